@@ -61,10 +61,9 @@ uint64_t base_hash_end(struct base_hash *hash)
 enum status base_hash_join(struct comm *comm, uint64_t *sum, struct error *err)
 {
     const int world = comm_world(comm);
-    uint64_t *parts = memory_alloc((size_t)world * sizeof *parts);
-    const enum status status = comm_exchange(comm, sum, sizeof *sum, parts, err);
+    OWNED uint64_t *parts = memory_alloc((size_t)world * sizeof *parts);
+    TRY(comm_exchange(comm, sum, sizeof *sum, parts, err));
     *sum = 0;
-    for (int r = 0; r < world && status == STATUS_OK; r++) *sum += parts[r];
-    free(parts);
-    return status;
+    for (int r = 0; r < world; r++) *sum += parts[r];
+    return STATUS_OK;
 }

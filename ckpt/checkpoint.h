@@ -46,6 +46,7 @@ struct checkpoint_save_cache;
 enum status checkpoint_save_cache_new(const char *tokenizer_dir, const char *model_dir,
                                       struct checkpoint_save_cache **cache, struct error *err);
 void checkpoint_save_cache_free(struct checkpoint_save_cache *cache); /* NULL is allowed */
+RELEASER(save_cache_drop, struct checkpoint_save_cache, checkpoint_save_cache_free)
 
 /* What a checkpoint does not hold: the frozen base of an adapter, and what a multimodal folder has beside its text
  * model. */
@@ -173,6 +174,7 @@ enum status checkpoint_open_best(const char *dir, bool full, struct checkpoint *
 /* Whether the checkpoint's folder was deleted or replaced since it was opened: a failed read is not damage then. */
 bool checkpoint_is_gone(const struct checkpoint *checkpoint);
 void checkpoint_close(struct checkpoint *checkpoint); /* NULL is allowed */
+RELEASER(checkpoint_drop, struct checkpoint, checkpoint_close)
 
 /* Verifies every byte; err names the first fault. */
 enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error *err);

@@ -248,24 +248,6 @@ enum status checkpoint_list_read_later(struct checkpoint_list *list, const char 
 
 /* ---- listing ------------------------------------------------------------- */
 
-static void list_append(struct checkpoint_list *list, struct checkpoint_list *known, const struct dirent *found,
-                        int *room)
-{
-    struct checkpoint_entry key, *old;
-    if (list->count == *room) {
-        *room = *room ? 2 * *room : 16;
-        list->entries = memory_resize(list->entries, (size_t)*room * sizeof *list->entries);
-    }
-    list_entry_name(&key, found->d_name, found->d_ino);
-    old = known->count ? bsearch(&key, known->entries, (size_t)known->count, sizeof key, listed_by_name) : NULL;
-    if (old && old->inode == found->d_ino && !old->unread) {
-        key = *old;
-        old->damage = NULL; /* have moved */
-        old->manifest = NULL;
-    }
-    list->entries[list->count++] = key;
-}
-
 enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir, bool want_aside, struct error *err)
 {
     enum status status = STATUS_OK;
@@ -281,7 +263,20 @@ enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir
         struct dirent *entry = io_readdir(folder);
         if (!entry) break;
         if (!checkpoint_own_name(entry->d_name, &aside) || aside != want_aside) continue;
-        if (checkpoint_is_folder(dir, entry)) list_append(list, &known, entry, &room);
+        if (!checkpoint_is_folder(dir, entry)) continue;
+        if (list->count == room) {
+            room = room ? 2 * room : 16;
+            list->entries = memory_resize(list->entries, (size_t)room * sizeof *list->entries);
+        }
+        struct checkpoint_entry key, *old = NULL;
+        list_entry_name(&key, entry->d_name, entry->d_ino);
+        if (known.count) old = bsearch(&key, known.entries, (size_t)known.count, sizeof key, listed_by_name);
+        if (old && old->inode == entry->d_ino && !old->unread) {
+            key = *old;
+            old->damage = NULL; /* have moved */
+            old->manifest = NULL;
+        }
+        list->entries[list->count++] = key;
     }
     if (errno) TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot read the folder '%s'", dir));
     list_sort(list);

@@ -27,22 +27,19 @@ static enum status open_manifest(struct checkpoint_reader *reader, const char *f
 static enum status open_folder(const char *folder, struct checkpoint_entry *entry, bool files, struct checkpoint **out,
                                struct error *err)
 {
-    enum status status = STATUS_OK;
-    struct checkpoint *checkpoint = memory_zeroed(1, sizeof *checkpoint);
+    RELEASED(checkpoint_drop) struct checkpoint *checkpoint = memory_zeroed(1, sizeof *checkpoint);
     struct checkpoint_reader *reader = checkpoint->private_ = memory_zeroed(1, sizeof *reader);
     if (strlen(folder) >= sizeof checkpoint->path)
-        TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", folder));
-    TRY_GOTO(open_manifest(reader, folder, entry, err));
-    if (files) TRY_GOTO(manifest_check_files(reader->manifest, folder, 0, reader->manifest->num_files, err));
+        return error_set(err, STATUS_CHECKPOINT, "the path '%.100s…' is too long", folder);
+    TRY(open_manifest(reader, folder, entry, err));
+    if (files) TRY(manifest_check_files(reader->manifest, folder, 0, reader->manifest->num_files, err));
     *checkpoint = reader->manifest->facts;
     checkpoint->private_ = reader;
     strcpy(checkpoint->path, folder);
     reader->folder = checkpoint->path;
     *out = checkpoint;
+    checkpoint = NULL;
     return STATUS_OK;
-fail:
-    checkpoint_close(checkpoint);
-    return status;
 }
 
 bool checkpoint_is_gone(const struct checkpoint *checkpoint)
@@ -69,22 +66,20 @@ struct verifier {
 static enum status open_one(const char *folder, struct checkpoint_entry *entry, struct verifier full,
                             struct checkpoint **out, struct error *err)
 {
-    struct checkpoint *checkpoint;
+    RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
     TRY(open_folder(folder, entry, true, &checkpoint, err));
-    enum status status = full.verify ? full.verify(full.context, checkpoint, err) : STATUS_OK;
-    if (status == STATUS_OK)
-        *out = checkpoint;
-    else
-        checkpoint_close(checkpoint);
-    return status;
+    if (full.verify) TRY(full.verify(full.context, checkpoint, err));
+    *out = checkpoint;
+    checkpoint = NULL;
+    return STATUS_OK;
 }
 
 /* The hint where no checkpoint is taken. damaged: there are others, and a warning has named the damage of each. */
 static void hint_checkpoint_aside(const char *dir, bool damaged, struct error *err)
 {
-    struct checkpoint_list aside;
+    RELEASED(checkpoint_list_release) struct checkpoint_list aside = {0};
     const struct checkpoint_entry *found = NULL;
-    if (checkpoint_list_init(&aside, dir, true, NULL) != STATUS_OK) memset(&aside, 0, sizeof aside);
+    checkpoint_list_init(&aside, dir, true, NULL);
     for (int i = 0; i < aside.count && !found; i++)
         if (aside.entries[i].ok) found = &aside.entries[i];
     if (found)
@@ -96,7 +91,6 @@ static void hint_checkpoint_aside(const char *dir, bool damaged, struct error *e
         error_hint(err, "another run.name starts a new run");
     else
         error_hint(err, "%s", CHECKPOINT_NONE_HINT);
-    checkpoint_list_release(&aside);
 }
 
 /* Orders the list as far as the first entry from `at` on that is ok (*ok). NULL: none is left. */
@@ -321,26 +315,24 @@ enum status checkpoint_open_best(const char *dir, bool full, struct checkpoint *
     bool is_checkpoint;
     char folder[FS_PATH_MAX];
     struct checkpoint_keep keep;
-    struct checkpoint_list list;
     TRY(checkpoint_locate(dir, &is_checkpoint, folder, err));
     if (is_checkpoint)
         return error_set(err, STATUS_USAGE,
                          "'%s' is one checkpoint, and the best is chosen among those of a run; hint: name the run "
                          "folder, or leave out --best",
                          dir);
-    struct checkpoint *newest; /* versions without these keys had the defaults */
+    RELEASED(checkpoint_drop) struct checkpoint *newest = NULL; /* versions without these keys had the defaults */
     TRY(checkpoint_open(dir, false, &newest, err));
     enum eval_metric metric = eval_metric_find(json_string_value(json_object_get(newest->spec, "checkpoint.metric")));
     const char *mode = json_string_value(json_object_get(newest->spec, "checkpoint.mode"));
     keep = (struct checkpoint_keep){.metric = metric == EVAL_METRIC_COUNT ? EVAL_METRIC_LOSS : metric};
     if (mode && strcmp(mode, "auto") != 0) keep.mode = strcmp(mode, "min") ? EVAL_MODE_MAX : EVAL_MODE_MIN;
-    checkpoint_close(newest);
     enum status status = STATUS_OK;
     bool again = true;
     for (int i = 0; i < CHECKPOINT_TRIES && again; i++) {
+        RELEASED(checkpoint_list_release) struct checkpoint_list list = {0};
         TRY(checkpoint_list_init(&list, folder, false, err));
         status = open_listed(folder, &list, &keep, full, checkpoint, &again, err);
-        checkpoint_list_release(&list);
     }
     return status;
 }

@@ -3,22 +3,6 @@
 
 #include "ckpt/checkpoint_save_cache.h"
 
-/* *replaced: `name` is X.replaced-N, and X is whole, so that it can be deleted. */
-static enum status retention_successor(const char *dir, struct checkpoint_list *known, const char *name, bool *replaced,
-                                       struct error *err)
-{
-    const char *suffix = strstr(name, ".replaced-");
-    bool changed;
-    *replaced = false;
-    for (int i = 0; suffix && i < known->count; i++) {
-        struct checkpoint_entry *entry = &known->entries[i];
-        if (strncmp(entry->name, name, (size_t)(suffix - name)) != 0 || entry->name[suffix - name]) continue;
-        TRY(checkpoint_entry_renew(entry, dir, &changed, err));
-        *replaced = entry->ok && !changed;
-    }
-    return STATUS_OK;
-}
-
 /* The score that counts; NAN: the checkpoint has none. */
 static double retention_score(const struct checkpoint_entry *entry, const struct checkpoint_keep *keep)
 {
@@ -95,22 +79,7 @@ struct retention {
     int64_t kept; /* the newest ones that stay so far, with the new one; not above keep->last, unless that is 0 */
 };
 
-/* Whether an entry that the newest ones do not include stays: by its name where that tells. */
-static enum status stays(const struct retention *now, struct checkpoint_entry *entry, bool replaced, bool *stay,
-                         struct error *err)
-{
-    const struct checkpoint_keep *keep = now->keep;
-    if (keep->every_steps && entry->position.step == INT64_MAX) /* of an epoch; its step counts */
-        TRY(checkpoint_entry_read(entry, now->dir, err));
-    const int64_t step = entry->position.step;
-    const double value = retention_score(entry, keep);
-    *stay = !replaced &&
-            (!keep->last || (keep->every_steps && step % keep->every_steps == 0 && !entry->position.evaluation_due) ||
-             (keep->best && !isnan(value) && count_better(now->known, keep, now->step, step, value) < keep->best));
-    return STATUS_OK;
-}
-
-/* Or moves it aside because it is later than the new one; one that is damaged or misnamed stays. */
+/* Deletes an entry, or moves it aside because it is later than the new one; a damaged or misnamed one stays. */
 static enum status remove_entry(const struct retention *now, struct checkpoint_entry *entry, struct error *err)
 {
     const bool known = entry->settled;
@@ -136,7 +105,8 @@ static enum status remove_entry(const struct retention *now, struct checkpoint_e
 /* Decides about one entry; those before it are newer, as long as there are fewer than keep->last. */
 static enum status decide(struct retention *now, struct checkpoint_entry *entry, struct error *err)
 {
-    bool stay, replaced, changed;
+    const struct checkpoint_keep *keep = now->keep;
+    bool changed, replaced = false;        /* the entry is X.replaced-N, and X is whole, so that it can be deleted */
     if (!strcmp(entry->name, now->name)) { /* the save has just seen its files */
         if (now->keep->last) TRY(checkpoint_entry_read(entry, now->dir, err));
         entry->settled = entry->read;
@@ -144,14 +114,28 @@ static enum status decide(struct retention *now, struct checkpoint_entry *entry,
     }
     if (entry->read && !entry->ok) return STATUS_OK;
     if (entry->read && entry->position.step > now->step) return remove_entry(now, entry, err);
-    TRY(retention_successor(now->dir, now->known, entry->name, &replaced, err));
+    const char *name = entry->name, *suffix = strstr(name, ".replaced-");
+    for (int i = 0; suffix && i < now->known->count; i++) {
+        struct checkpoint_entry *other = &now->known->entries[i];
+        if (strncmp(other->name, name, (size_t)(suffix - name)) != 0 || other->name[suffix - name]) continue;
+        TRY(checkpoint_entry_renew(other, now->dir, &changed, err));
+        replaced = other->ok && !changed;
+    }
     if (now->kept < now->keep->last && !replaced) { /* damaged ones do not count */
         TRY(checkpoint_entry_renew(entry, now->dir, &changed, err));
         now->kept += entry->ok && !changed;
         return STATUS_OK;
     }
-    TRY(stays(now, entry, replaced, &stay, err));
-    return stay ? STATUS_OK : remove_entry(now, entry, err);
+    if (keep->every_steps &&
+        entry->position.step == INT64_MAX) /* of an epoch; its step counts, else what its name tells */
+        TRY(checkpoint_entry_read(entry, now->dir, err));
+    const int64_t step = entry->position.step;
+    const double value = retention_score(entry, keep);
+    const bool stays =
+        !replaced &&
+        (!keep->last || (keep->every_steps && step % keep->every_steps == 0 && !entry->position.evaluation_due) ||
+         (keep->best && !isnan(value) && count_better(now->known, keep, now->step, step, value) < keep->best));
+    return stays ? STATUS_OK : remove_entry(now, entry, err);
 }
 
 void checkpoint_retention_apply(const char *dir, const char *name, const struct train_position *position,

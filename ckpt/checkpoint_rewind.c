@@ -88,21 +88,6 @@ static enum status plan_name(struct checkpoint_rewind *rewind, const struct chec
     return STATUS_OK;
 }
 
-/* *branch_step: where the resumed history parted from the run's present one; -1: they are the same. */
-static void plan_metrics(struct checkpoint_rewind *rewind, const struct checkpoint *checkpoint, int64_t *branch_step)
-{
-    int number = 0;
-    int64_t parted;
-    struct metrics_checkpoint_line line = {rewind->name, checkpoint->position.step, checkpoint->bytes};
-    bool aside = *rewind->from && strstr(rewind->from, ".aside-");
-    if (aside) rewound_suffix(rewind->from, &number);
-    *branch_step = -1;
-    rewind->metrics_from = metrics_find(rewind->metrics, &line, number, &parted);
-    if (rewind->metrics_from > 0 && parted < line.step) *branch_step = parted;
-    if (rewind->metrics_from < 0 && !aside) /* its line was lost in a kill */
-        rewind->metrics_from = 0;
-}
-
 /* Whether an entry is ahead of the checkpoint or, unless that is -1, of branch_step. */
 static bool past_rewind(const struct checkpoint_entry *entry, const struct train_position *position,
                         int64_t branch_step)
@@ -186,7 +171,8 @@ enum status checkpoint_rewind_plan(const char *run, const struct checkpoint *che
                                    struct checkpoint_rewind *rewind, struct error *err)
 {
     RELEASED(checkpoint_list_release) struct checkpoint_list list = {0}, aside = {0};
-    int64_t branch_step = -1;
+    int64_t parted, branch_step = -1; /* where the resumed history parted from the run's present one; -1: the same */
+    int number = 0;
     memset(rewind, 0, sizeof *rewind);
     TRY(fs_join(rewind->dir, run, "checkpoints", STATUS_CHECKPOINT, err));
     TRY(fs_join(rewind->metrics, run, "metrics.jsonl", STATUS_CHECKPOINT, err));
@@ -194,7 +180,13 @@ enum status checkpoint_rewind_plan(const char *run, const struct checkpoint *che
     TRY(checkpoint_list_update(&aside, rewind->dir, true, err));
     TRY(plan_name(rewind, checkpoint, &list, &aside, err));
     if (newest) rewind->interrupted = find_interrupted(rewind, checkpoint, &aside);
-    plan_metrics(rewind, checkpoint, &branch_step);
+    struct metrics_checkpoint_line line = {rewind->name, checkpoint->position.step, checkpoint->bytes};
+    const bool apart = *rewind->from && strstr(rewind->from, ".aside-");
+    if (apart) rewound_suffix(rewind->from, &number);
+    rewind->metrics_from = metrics_find(rewind->metrics, &line, number, &parted);
+    if (rewind->metrics_from > 0 && parted < line.step) branch_step = parted;
+    if (rewind->metrics_from < 0 && !apart) /* its line was lost in a kill */
+        rewind->metrics_from = 0;
     TRY(plan_moves(rewind, checkpoint, newest, branch_step, &list, err));
     for (rewind->number = 1; number_is_taken(rewind, &aside, rewind->number);) rewind->number++;
     return STATUS_OK;
@@ -244,22 +236,6 @@ static enum status give_name(const struct checkpoint_rewind *rewind, struct erro
     return checkpoint_sync(dir, err);
 }
 
-static enum status give_way(const struct checkpoint_rewind *rewind, const struct rewind_move *move, struct error *err)
-{
-    char aside[CHECKPOINT_NAME_MAX + 32], path[FS_PATH_MAX], step[48] = "";
-    if (move->damaged) {
-        TRY(checkpoint_move_aside(rewind->dir, move->name, "damaged", path, err));
-        log_warn("the damaged checkpoint '%s/%s' is now '%s'", rewind->dir, move->name, fs_base_name(path));
-        return STATUS_OK;
-    }
-    aside_name(rewind, move->name, aside);
-    TRY(checkpoint_rename(rewind->dir, move->name, aside, 0, err));
-    if (move->step != INT64_MAX) snprintf(step, sizeof step, " of step %" PRId64, move->step);
-    log_info("the checkpoint '%s/%s'%s belongs to the history that this run leaves; it is now '%s'", rewind->dir,
-             move->name, step, aside);
-    return STATUS_OK;
-}
-
 enum status checkpoint_rewind_apply(const struct checkpoint_rewind *rewind, struct error *err)
 {
     bool named = *rewind->from || *rewind->target;
@@ -274,7 +250,18 @@ enum status checkpoint_rewind_apply(const struct checkpoint_rewind *rewind, stru
     if (named) TRY(give_name(rewind, err));
     for (int i = 0; i < rewind->count; i++) {
         if (i == rewind->count - 1) TRY(checkpoint_sync(rewind->dir, err));
-        TRY(give_way(rewind, &rewind->moves[i], err));
+        const struct rewind_move *move = &rewind->moves[i];
+        char aside[CHECKPOINT_NAME_MAX + 32], path[FS_PATH_MAX], step[48] = "";
+        if (move->damaged) {
+            TRY(checkpoint_move_aside(rewind->dir, move->name, "damaged", path, err));
+            log_warn("the damaged checkpoint '%s/%s' is now '%s'", rewind->dir, move->name, fs_base_name(path));
+            continue;
+        }
+        aside_name(rewind, move->name, aside);
+        TRY(checkpoint_rename(rewind->dir, move->name, aside, 0, err));
+        if (move->step != INT64_MAX) snprintf(step, sizeof step, " of step %" PRId64, move->step);
+        log_info("the checkpoint '%s/%s'%s belongs to the history that this run leaves; it is now '%s'", rewind->dir,
+                 move->name, step, aside);
     }
     TRY(checkpoint_sync(rewind->dir, err));
     checkpoint_point(rewind->dir, "latest", rewind->name);

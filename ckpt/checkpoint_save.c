@@ -215,13 +215,11 @@ static enum status copy_tokenizer(struct checkpoint_saving *save, struct error *
 /* Step 4. */
 static enum status write_manifest(struct checkpoint_saving *save, struct error *err)
 {
-    char *text;
+    OWNED char *text = NULL;
     size_t bytes;
     TRY(manifest_encode(save->writer, &save->position, save->num_states, save->hashes, save->files, save->num_files,
                         &text, &bytes, err));
-    enum status status = checkpoint_put_file(save->tmp, MANIFEST_NAME, text, bytes, err);
-    free(text);
-    TRY(status);
+    TRY(checkpoint_put_file(save->tmp, MANIFEST_NAME, text, bytes, err));
     save->bytes += (int64_t)bytes;
     return checkpoint_sync(save->tmp, err);
 }

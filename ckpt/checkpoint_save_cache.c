@@ -68,26 +68,23 @@ enum status checkpoint_save_cache_new(const char *tokenizer_dir, const char *mod
     static const char prefix[] = TEMPLATES_FOLDER "-";
     char folder[FS_PATH_MAX];
     bool there;
-    enum status status = STATUS_OK;
-    struct checkpoint_save_cache *cache = memory_zeroed(1, sizeof *cache);
+    RELEASED(save_cache_drop) struct checkpoint_save_cache *cache = memory_zeroed(1, sizeof *cache);
     for (size_t i = 0; i < COUNT_OF(tokenizer_files); i++) {
         const char *dir = i == COUNT_OF(tokenizer_files) - 1 ? model_dir : tokenizer_dir;
         char path[FS_PATH_MAX];
         if (!dir) continue;
-        TRY_GOTO(fs_join(path, dir, tokenizer_files[i], STATUS_DATA, err));
-        if (fs_exists(path)) TRY_GOTO(add_file(cache, dir, "", tokenizer_files[i], err));
+        TRY(fs_join(path, dir, tokenizer_files[i], STATUS_DATA, err));
+        if (fs_exists(path)) TRY(add_file(cache, dir, "", tokenizer_files[i], err));
     }
     if (tokenizer_dir) {
-        TRY_GOTO(fs_join(folder, tokenizer_dir, TEMPLATES_FOLDER, STATUS_DATA, err));
-        TRY_GOTO(fs_find_dir(folder, &there, STATUS_DATA, err));
-        TRY_GOTO(there ? add_templates(cache, folder, "", prefix, err)
-                       : add_templates(cache, tokenizer_dir, prefix, "", err));
+        TRY(fs_join(folder, tokenizer_dir, TEMPLATES_FOLDER, STATUS_DATA, err));
+        TRY(fs_find_dir(folder, &there, STATUS_DATA, err));
+        TRY(there ? add_templates(cache, folder, "", prefix, err)
+                  : add_templates(cache, tokenizer_dir, prefix, "", err));
     }
     *out = cache;
+    cache = NULL;
     return STATUS_OK;
-fail:
-    checkpoint_save_cache_free(cache);
-    return status;
 }
 
 void checkpoint_save_cache_free(struct checkpoint_save_cache *cache)

@@ -72,7 +72,8 @@ enum status manifest_check_files(const struct manifest *manifest, const char *fo
 /* Reads a file that is not a rank file, and verifies it. The caller frees *data (file->bytes bytes). */
 enum status manifest_read_file(const char *folder, const struct manifest_file *file, char **data, struct error *err);
 
-void manifest_free(struct manifest *manifest);
+void manifest_free(struct manifest *manifest); /* NULL is allowed */
+RELEASER(manifest_drop, struct manifest, manifest_free)
 
 /* The required contents of rank file `rank`; borrows from the manifest. */
 struct rankfile_shape manifest_shape(const struct manifest *manifest, int rank);

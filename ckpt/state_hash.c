@@ -38,23 +38,18 @@ enum status state_hash_join(const struct state_hash *hash, struct comm *comm, ui
     const size_t states = (size_t)hash->states, own = (size_t)hash->layout->parts * states;
     const size_t slices = (size_t)hash->layout->world * (size_t)hash->layout->parts;
     const size_t world = (size_t)hash->layout->world, most = own < EXCHANGED_HASHES ? own : EXCHANGED_HASHES;
-    uint64_t *all = memory_alloc(slices * states * sizeof *all), *kind = memory_alloc(slices * sizeof *kind);
-    uint64_t *exchanged = memory_alloc(world * most * sizeof *exchanged);
-    enum status status = STATUS_OK;
-    for (size_t first = 0, n; first < own && status == STATUS_OK; first += n) {
+    OWNED uint64_t *all = memory_alloc(slices * states * sizeof *all), *kind = memory_alloc(slices * sizeof *kind);
+    OWNED uint64_t *exchanged = memory_alloc(world * most * sizeof *exchanged);
+    for (size_t first = 0, n; first < own; first += n) {
         n = own - first < most ? own - first : most;
-        status = comm_exchange(comm, hash->parts + first, n * sizeof *exchanged, exchanged, err);
-        for (size_t r = 0; r < world && status == STATUS_OK; r++)
-            memcpy(all + r * own + first, exchanged + r * n, n * sizeof *all);
+        TRY(comm_exchange(comm, hash->parts + first, n * sizeof *exchanged, exchanged, err));
+        for (size_t r = 0; r < world; r++) memcpy(all + r * own + first, exchanged + r * n, n * sizeof *all);
     }
-    for (size_t s = 0; s < states && status == STATUS_OK; s++) {
+    for (size_t s = 0; s < states; s++) {
         for (size_t v = 0; v < slices; v++) kind[v] = all[v * states + s];
         hashes[s] = XXH3_64bits(kind, slices * sizeof *kind);
     }
-    free(all);
-    free(kind);
-    free(exchanged);
-    return status;
+    return STATUS_OK;
 }
 
 const char *state_hash_name(enum state_kind kind)

@@ -42,16 +42,15 @@ static void convert_print(const struct string_list *lines, const char *mark)
 {
     for (int i = 0; i < lines->count; i++) {
         const size_t room = 4 * strlen(lines->items[i]) + 8;
-        char *buffer = memory_alloc(room);
+        OWNED char *buffer = memory_alloc(room);
         fprintf(stderr, "%s%s\n", mark, printable(lines->items[i], buffer, room));
-        free(buffer);
     }
 }
 
 enum status cmd_convert(int argc, char **argv, struct error *err)
 {
     struct convert_options options = {.out = NULL};
-    struct string_list notes = {0}, errors = {0};
+    RELEASED(string_list_release) struct string_list notes = {0}, errors = {0};
     TRY(command_line_parse(&line, argc, argv, &options, err));
     int64_t world = 0;
     TRY(option_integer("world", options.world, "a number of ranks", 1, CONVERT_MOST_RANKS, &world, err));
@@ -59,21 +58,15 @@ enum status cmd_convert(int argc, char **argv, struct error *err)
         .files = options.files, .deepspeed = options.deepspeed, .out = options.out, .world = (int)world};
     while (request.num_files < CONVERT_FILES && options.files[request.num_files]) request.num_files++;
     if (options.out) TRY(command_check_out(options.out, options.force, err));
-    char *text = NULL;
+    OWNED char *text = NULL;
     size_t size = 0;
     FILE *out = memory_stream(&text, &size);
-    enum status status = spec_convert(&request, out, &notes, &errors, err);
+    const enum status status = spec_convert(&request, out, &notes, &errors, err);
     fclose(out);
     convert_print(&errors, "ztrain: error: ");
-    if (status == STATUS_OK) {
-        convert_print(&notes, "note: ");
-        if (options.out)
-            status = named_file_write(options.out, text, size, STATUS_USAGE, err);
-        else
-            fwrite(text, 1, size, stdout);
-    }
-    free(text);
-    string_list_release(&notes);
-    string_list_release(&errors);
-    return status;
+    TRY(status);
+    convert_print(&notes, "note: ");
+    if (options.out) return named_file_write(options.out, text, size, STATUS_USAGE, err);
+    fwrite(text, 1, size, stdout);
+    return STATUS_OK;
 }

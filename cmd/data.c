@@ -43,45 +43,23 @@ struct data_view {
 
 /* ---- counts -------------------------------------------------------------- */
 
-static const char *data_plural(int64_t count)
-{
-    return count == 1 ? "" : "s";
-}
-
 static void print_data_counts(const struct data_view *view, const struct data_summary *sum)
 {
     const struct length_summary *l = &sum->lengths;
     int shards = 0;
     while (token_set_shard(view->set, shards, &(int64_t){0}, &(int64_t){0})) shards++;
-    printf("documents   %s in %d shard%s\n", FIGURE(count, sum->documents), shards, data_plural(shards));
+    printf("documents   %s in %d shard%s\n", FIGURE(count, sum->documents), shards, PLURAL(shards));
     printf("tokens      %s\n", FIGURE(count, sum->tokens));
     if (token_set_has_mask(view->set)) {
         printf("learned     %s tokens", FIGURE(count, sum->learned));
         printf(" (%s) by the loss mask", FIGURE(percent, (double)sum->learned / (double)sum->tokens));
-        if (sum->unlearned)
-            printf("; nothing in %s document%s", FIGURE(count, sum->unlearned), data_plural(sum->unlearned));
+        if (sum->unlearned) printf("; nothing in %s document%s", FIGURE(count, sum->unlearned), PLURAL(sum->unlearned));
         putchar('\n');
     }
     printf("vocabulary  largest id %" PRId64 ": the model needs vocab_size %" PRId64 " or more\n", sum->largest_id,
            sum->largest_id + 1);
     printf("lengths     min %s, median %s", FIGURE(count, l->least), FIGURE(count, l->median));
     printf(", 90 %% %s, 99 %% %s, max %s\n", FIGURE(count, l->p90), FIGURE(count, l->p99), FIGURE(count, l->most));
-}
-
-static enum status print_data_samples(const struct data_view *view, const struct data_summary *sum, struct error *err)
-{
-    struct first_fit *fit;
-    const int64_t longer = sum->lengths.longer;
-    TRY(first_fit_new(view->set, view->seq_length, &fit, err));
-    printf("seq_length  %s: %s document%s", FIGURE(count, view->seq_length), FIGURE(count, longer),
-           data_plural(longer));
-    printf(" (%s) %s longer\n", FIGURE(percent, (double)longer / (double)sum->documents), longer == 1 ? "is" : "are");
-    printf("epoch       samples by data.packing: true %s",
-           FIGURE(count, token_set_samples(view->set, view->seq_length, true)));
-    printf(", first_fit %s, false %s\n", FIGURE(count, fit->samples),
-           FIGURE(count, token_set_samples(view->set, view->seq_length, false)));
-    first_fit_free(fit);
-    return STATUS_OK;
 }
 
 /* "LABEL_1" where the shards have no names, as in transformers. */
@@ -107,7 +85,7 @@ static void print_data_labels(const struct label_set *labels)
             printf("  … and labels %" PRId64 " to %" PRId64 "\n", i + 1, labels->classes - 1);
     }
     if (labels->pairs)
-        printf("types       %s document%s of two texts\n", FIGURE(count, labels->pairs), data_plural(labels->pairs));
+        printf("types       %s document%s of two texts\n", FIGURE(count, labels->pairs), PLURAL(labels->pairs));
     free(counts);
 }
 
@@ -141,7 +119,7 @@ static enum status show_document(const struct data_view *view, int64_t number, s
     memset(mask, 1, sizeof mask);
     TRY(token_set_read(view->set, first, count, INT32_MAX, ids, err));
     if (token_set_has_mask(view->set)) TRY(token_set_read_mask(view->set, first, count, mask, err));
-    printf("\ndocument %s: %s token%s", FIGURE(count, number + 1), FIGURE(count, length), data_plural(length));
+    printf("\ndocument %s: %s token%s", FIGURE(count, number + 1), FIGURE(count, length), PLURAL(length));
     if (view->labels)
         printf(", label %s", PRINTABLE(data_label_name(view->labels, view->labels->labels[number], label)));
     putchar('\n');
@@ -159,30 +137,6 @@ static enum status show_document(const struct data_view *view, int64_t number, s
 
 /* ---- the command --------------------------------------------------------- */
 
-static enum status open_data_tokenizer(const char *name, struct data_view *view, struct error *err)
-{
-    if (!name) return STATUS_OK;
-    if (!view->show) return error_set(err, STATUS_USAGE, "--tokenizer decodes what --show prints; hint: --show 3");
-    view->bytes = !strcmp(name, "byte");
-    if (view->bytes) return STATUS_OK;
-    const enum status status = tokenizer_folder_open(name, &view->tokenizer, err);
-    return status == STATUS_USAGE ? error_hint(err, "without --tokenizer, documents are printed as token ids") : status;
-}
-
-/* Opens the labels if a shard has some: then every shard must. */
-static enum status open_data_labels(struct data_view *view, struct error *err)
-{
-    const char *bin;
-    bool labelled = false;
-    for (int i = 0; (bin = token_set_shard(view->set, i, &(int64_t){0}, &(int64_t){0})); i++) {
-        const int length = (int)strlen(bin) - (fs_has_suffix(bin, ".bin") ? 4 : 0);
-        char *path = memory_printf("%.*s.labels", length, bin);
-        labelled |= !fs_is_absent(path);
-        free(path);
-    }
-    return labelled ? label_set_open(view->set, &view->labels, err) : STATUS_OK;
-}
-
 static enum status show_data(const struct arguments *a, struct data_view *view, struct error *err)
 {
     struct data_summary sum;
@@ -190,7 +144,12 @@ static enum status show_data(const struct arguments *a, struct data_view *view, 
     while (words < MOST_WORDS && a->words[words]) words++;
     TRY(option_integer("seq-length", a->seq_length, "a number", 1, INT32_MAX, &view->seq_length, err));
     TRY(option_integer("show", a->show, "a number", 1, MOST_SHOWN, &view->show, err));
-    TRY(open_data_tokenizer(a->tokenizer, view, err));
+    if (a->tokenizer && !view->show)
+        return error_set(err, STATUS_USAGE, "--tokenizer decodes what --show prints; hint: --show 3");
+    view->bytes = a->tokenizer && !strcmp(a->tokenizer, "byte");
+    if (a->tokenizer && !view->bytes && tokenizer_folder_open(a->tokenizer, &view->tokenizer, err) != STATUS_OK)
+        return err->code == STATUS_USAGE ? error_hint(err, "without --tokenizer, documents are printed as token ids")
+                                         : err->code;
     for (int i = 0; i < words; i++) {
         const size_t stem = spec_text_stem(a->words[i]);
         if (stem > 0 && fs_exists(a->words[i])) {
@@ -199,11 +158,30 @@ static enum status show_data(const struct arguments *a, struct data_view *view, 
         }
     }
     TRY(token_set_open(a->words, words, &view->set, err));
-    TRY(open_data_labels(view, err));
+    const char *bin;
+    bool labelled = false; /* if a shard has labels, every one must */
+    for (int i = 0; (bin = token_set_shard(view->set, i, &(int64_t){0}, &(int64_t){0})); i++) {
+        const int length = (int)strlen(bin) - (fs_has_suffix(bin, ".bin") ? 4 : 0);
+        OWNED char *path = memory_printf("%.*s.labels", length, bin);
+        labelled |= !fs_is_absent(path);
+    }
+    if (labelled) TRY(label_set_open(view->set, &view->labels, err));
     TRY(data_summary_read(view->set, view->seq_length, &sum, err));
     signal(SIGPIPE, SIG_DFL); /* a reader that has seen enough (head) ends this without a message */
     print_data_counts(view, &sum);
-    if (view->seq_length) TRY(print_data_samples(view, &sum, err));
+    if (view->seq_length) {
+        struct first_fit *fit;
+        const int64_t longer = sum.lengths.longer;
+        TRY(first_fit_new(view->set, view->seq_length, &fit, err));
+        printf("seq_length  %s: %s document%s", FIGURE(count, view->seq_length), FIGURE(count, longer), PLURAL(longer));
+        printf(" (%s) %s longer\n", FIGURE(percent, (double)longer / (double)sum.documents),
+               longer == 1 ? "is" : "are");
+        printf("epoch       samples by data.packing: true %s",
+               FIGURE(count, token_set_samples(view->set, view->seq_length, true)));
+        printf(", first_fit %s, false %s\n", FIGURE(count, fit->samples),
+               FIGURE(count, token_set_samples(view->set, view->seq_length, false)));
+        first_fit_free(fit);
+    }
     if (view->labels) print_data_labels(view->labels);
     const int64_t documents = token_set_documents(view->set), shown = view->show < documents ? view->show : documents;
     if (shown && token_set_has_mask(view->set))

@@ -27,10 +27,7 @@ __attribute__((format(printf, 2, 3))) static void print_line(const char *name, c
     printf("  %-16s  %s\n", name, PRINTABLE(text));
 }
 
-static const char *doctor_bytes_text(uint64_t bytes, char text[SIZE_TEXT_MAX])
-{
-    return bytes == UINT64_MAX ? "unknown" : size_round((int64_t)bytes, text);
-}
+#define DOCTOR_BYTES(bytes) ((bytes) == UINT64_MAX ? "unknown" : SIZE(round, bytes))
 
 /* ---- small readers ------------------------------------------------------- */
 
@@ -91,14 +88,14 @@ static void doctor_cpu(void)
 
 static void doctor_memory(void)
 {
-    char total[SIZE_TEXT_MAX], available[SIZE_TEXT_MAX], limit[SIZE_TEXT_MAX], text[256];
+    char text[256];
     struct machine_memory memory;
     machine_memory("", &memory);
     puts("memory");
-    print_line("total", "%s", doctor_bytes_text(memory.total, total));
-    print_line("available", "%s", doctor_bytes_text(memory.available, available));
+    print_line("total", "%s", DOCTOR_BYTES(memory.total));
+    print_line("available", "%s", DOCTOR_BYTES(memory.available));
     bool limited = memory.limit != UINT64_MAX;
-    print_line("limit", "%s", limited ? doctor_bytes_text(memory.limit, limit) : "none set by the control group");
+    print_line("limit", "%s", limited ? DOCTOR_BYTES(memory.limit) : "none set by the control group");
     FILE *file = memory_fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
     const bool known = file && fgets(text, sizeof text, file);
     print_line("huge pages", "transparent: %.*s; reserved: %" PRId64, known ? (int)strcspn(text, "\n") : 7,
@@ -180,19 +177,6 @@ struct attention_work {
     struct attention_bwd_args bwd;
 };
 
-static void doctor_attention_work(struct attention_work *work)
-{
-    const int64_t M = ATTENTION_SEQUENCES * ATTENTION_LENGTH, row = ATTENTION_HEADS * ATTENTION_WIDTH;
-    struct attention_bwd_args *bwd = &work->bwd;
-    *bwd = (struct attention_bwd_args){.dtype = DTYPE_BF16, .M = M, .ld_o = row, .scale = 0.0884f};
-    bwd->H = bwd->KV = ATTENTION_HEADS;
-    bwd->D = ATTENTION_WIDTH;
-    bwd->ld_q = bwd->ld_k = bwd->ld_v = bwd->ld_dq = bwd->ld_dk = bwd->ld_dv = 3 * row;
-    bwd->num_seqs = ATTENTION_SEQUENCES;
-    bwd->max_seq = ATTENTION_LENGTH;
-    work->fwd = attention_forward_of(&work->bwd);
-}
-
 static void doctor_work_attention_fwd(struct stream *stream, void *argument)
 {
     stream_device(stream)->ops->attention_fwd(stream, &((struct attention_work *)argument)->fwd);
@@ -258,36 +242,6 @@ static enum status doctor_measure_products(struct bench *bench, enum dtype dtype
     return STATUS_OK;
 }
 
-static void doctor_measure_copies(struct bench *bench)
-{
-    void *inside[] = {bench->matrices[0], bench->matrices[1]}, *up[] = {bench->matrices[0], bench->host},
-         *down[] = {bench->host, bench->matrices[0]};
-    double bytes = (double)matrix_bytes * REPEATS / 1e9, peak = bench->device->peak_bytes;
-    double rate = 2 * bytes / doctor_time_work(bench->stream, doctor_work_copy, inside);
-    char share[64] = "";
-    if (peak > 0) snprintf(share, sizeof share, ", %.1f %% of the data sheet's %.0f", 1e11 * rate / peak, peak / 1e9);
-    print_line("copy", "%.0f GB/s (read and written)%s", rate, share);
-    print_line("pinned memory", "allocated at %.1f GB/s", (double)host_bytes / 1e9 / bench->pinning);
-    print_line("copy host to gpu", "%.1f GB/s", bytes / doctor_time_work(bench->stream, doctor_work_copy, up));
-    print_line("copy gpu to host", "%.1f GB/s", bytes / doctor_time_work(bench->stream, doctor_work_copy, down));
-}
-
-/* Copies down and up across the border of two pieces of pinned memory. */
-static enum status doctor_compare_pieces(struct bench *bench, struct error *err)
-{
-    const size_t count = matrix_bytes / sizeof(float);
-    float *across = (float *)((char *)bench->host + host_bytes - matrix_bytes);
-    bool whole = true;
-    stream_fill_noise(bench->stream, bench->matrices[0], DTYPE_F32, count, SIDE);
-    stream_copy(bench->stream, across, bench->matrices[0], matrix_bytes);
-    stream_copy(bench->stream, bench->matrices[1], across, matrix_bytes);
-    stream_copy(bench->stream, bench->host, bench->matrices[1], matrix_bytes);
-    stream_sync(bench->stream);
-    for (size_t i = 0; i < count && whole; i++) whole = across[i] == noise_value(SIDE, i);
-    if (whole && memcmp(bench->host, across, matrix_bytes) == 0) return STATUS_OK;
-    return error_set(err, STATUS_DEVICE, "a copy across two pieces of pinned memory is not whole");
-}
-
 static enum status doctor_bench_allocate(struct bench *bench, const struct attention_work *attention, struct error *err)
 {
     const struct op_limits limits = {.dtype = DTYPE_F32,
@@ -315,16 +269,47 @@ static enum status doctor_bench_allocate(struct bench *bench, const struct atten
 
 static enum status doctor_measure_all(struct bench *bench, struct error *err)
 {
-    struct attention_work attention;
-    doctor_attention_work(&attention);
+    const int64_t row = ATTENTION_HEADS * ATTENTION_WIDTH;
+    struct attention_work attention = {.bwd = {.dtype = DTYPE_BF16,
+                                               .M = ATTENTION_SEQUENCES * ATTENTION_LENGTH,
+                                               .ld_o = row,
+                                               .scale = 0.0884f,
+                                               .H = ATTENTION_HEADS,
+                                               .KV = ATTENTION_HEADS,
+                                               .D = ATTENTION_WIDTH,
+                                               .num_seqs = ATTENTION_SEQUENCES,
+                                               .max_seq = ATTENTION_LENGTH}};
+    struct attention_bwd_args *bwd = &attention.bwd;
+    bwd->ld_q = bwd->ld_k = bwd->ld_v = bwd->ld_dq = bwd->ld_dk = bwd->ld_dv = 3 * row;
+    attention.fwd = attention_forward_of(bwd);
     TRY(doctor_bench_allocate(bench, &attention, err));
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) TRY(doctor_measure_products(bench, (enum dtype)dtype, err));
     doctor_fill_with_noise(bench, 0, DTYPE_BF16);
     doctor_fill_with_noise(bench, 1, DTYPE_BF16);
     doctor_measure_attention(bench->stream, &attention, bench->matrices);
-    doctor_measure_copies(bench);
-    TRY(doctor_compare_pieces(bench, err));
-    return device_check(bench->device, err);
+    void *inside[] = {bench->matrices[0], bench->matrices[1]}, *up[] = {bench->matrices[0], bench->host},
+         *down[] = {bench->host, bench->matrices[0]};
+    const double bytes = (double)matrix_bytes * REPEATS / 1e9, peak = bench->device->peak_bytes;
+    const double rate = 2 * bytes / doctor_time_work(bench->stream, doctor_work_copy, inside);
+    char share[64] = "";
+    if (peak > 0) snprintf(share, sizeof share, ", %.1f %% of the data sheet's %.0f", 1e11 * rate / peak, peak / 1e9);
+    print_line("copy", "%.0f GB/s (read and written)%s", rate, share);
+    print_line("pinned memory", "allocated at %.1f GB/s", (double)host_bytes / 1e9 / bench->pinning);
+    print_line("copy host to gpu", "%.1f GB/s", bytes / doctor_time_work(bench->stream, doctor_work_copy, up));
+    print_line("copy gpu to host", "%.1f GB/s", bytes / doctor_time_work(bench->stream, doctor_work_copy, down));
+    /* copies down and up across the border of two pieces of pinned memory */
+    const size_t count = matrix_bytes / sizeof(float);
+    float *across = (float *)((char *)bench->host + host_bytes - matrix_bytes);
+    bool whole = true;
+    stream_fill_noise(bench->stream, bench->matrices[0], DTYPE_F32, count, SIDE);
+    stream_copy(bench->stream, across, bench->matrices[0], matrix_bytes);
+    stream_copy(bench->stream, bench->matrices[1], across, matrix_bytes);
+    stream_copy(bench->stream, bench->host, bench->matrices[1], matrix_bytes);
+    stream_sync(bench->stream);
+    for (size_t i = 0; i < count && whole; i++) whole = across[i] == noise_value(SIDE, i);
+    return whole && memcmp(bench->host, across, matrix_bytes) == 0
+               ? device_check(bench->device, err)
+               : error_set(err, STATUS_DEVICE, "a copy across two pieces of pinned memory is not whole");
 }
 
 static void doctor_ceilings(void)
@@ -353,7 +338,7 @@ static void doctor_nvml(void)
 {
     enum { MOST = 32 };
     struct nvml_gpu gpus[MOST];
-    char driver[96], why[256], name[16], total[SIZE_TEXT_MAX], available[SIZE_TEXT_MAX], throttle[128];
+    char driver[96], why[256], name[16], throttle[128];
     int count = nvml_read(NULL, gpus, MOST, driver, sizeof driver, why);
     if (count < 0) {
         print_line("driver", "none found (%s)", why);
@@ -365,8 +350,8 @@ static void doctor_nvml(void)
     for (int i = 0; i < count && i < MOST; i++) {
         const struct nvml_gpu *gpu = &gpus[i];
         snprintf(name, sizeof name, "gpu %d", i);
-        print_line(name, "%s, %s (%s available)", gpu->name, doctor_bytes_text(gpu->memory_total, total),
-                   doctor_bytes_text(gpu->memory_free, available));
+        print_line(name, "%s, %s (%s available)", gpu->name, DOCTOR_BYTES(gpu->memory_total),
+                   DOCTOR_BYTES(gpu->memory_free));
         print_line("", "SMs at %u of %u MHz, memory at %u MHz, %u degrees, %u of %u W, throttled: %s", gpu->sm_mhz,
                    gpu->sm_max_mhz, gpu->memory_mhz, gpu->celsius, gpu->milliwatts / 1000, gpu->limit_milliwatts / 1000,
                    nvml_throttle_text(gpu->throttle, throttle, sizeof throttle));

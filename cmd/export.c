@@ -98,7 +98,7 @@ static enum status look_at_export_entry(void *context, const char *dir, const ch
 {
     struct content *content = context;
     char path[FS_PATH_MAX];
-    struct safetensors_header header;
+    RELEASED(safetensors_header_release) struct safetensors_header header = {0};
     struct error damage;
     if (!strncmp(name, old_temporary, strlen(old_temporary))) return STATUS_OK;
     content->any = true;
@@ -109,7 +109,6 @@ static enum status look_at_export_entry(void *context, const char *dir, const ch
     TRY(fs_join(path, dir, name, STATUS_DATA, err));
     enum status status = safetensors_read_header(path, &header, &damage);
     bool ours = status == STATUS_OK && header.by_ztrain;
-    safetensors_header_release(&header);
     if (status == STATUS_DEVICE) /* out of memory: the file may be fine */
         return error_set(err, status, "%s", damage.text);
     *(ours ? &content->ours : &content->foreign) = true;
@@ -332,26 +331,6 @@ static void export_folder_close(struct export_folder *folder)
 
 /* ---- the command --------------------------------------------------------- */
 
-/* A name with the ending of a file was meant for another program's format. */
-static enum status check_export_folder(const char *out, struct error *err)
-{
-    static const char *const endings[] = {".gguf", ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".onnx", ".json"};
-    size_t length = strlen(out);
-    while (length && out[length - 1] == '/') length--;
-    for (size_t i = 0; i < COUNT_OF(endings); i++) {
-        size_t n = strlen(endings[i]);
-        if (length < n || strncasecmp(out + length - n, endings[i], n) != 0) continue;
-        error_set(err, STATUS_USAGE, "--out '%s' is a folder's name, not a file's", out);
-        return error_hint(
-            err,
-            i == 0
-                ? "export a folder, --out %.*s, and make the GGUF file from it with llama.cpp's convert_hf_to_gguf.py"
-                : "--out %.*s: the safetensors files and config.json will be in it",
-            (int)(length - n), out);
-    }
-    return STATUS_OK;
-}
-
 /* vLLM takes A and B only, and their scale is lora_alpha and r. */
 static void export_notes_vllm(const json_t *adapter, const struct tensor_table *table)
 {
@@ -366,25 +345,6 @@ static void export_notes_vllm(const json_t *adapter, const struct tensor_table *
                      table->tensors[i].name);
             return;
         }
-}
-
-static enum status write_export_adapter(const struct checkpoint *checkpoint, const struct arguments *arguments,
-                                        const char *out, enum dtype dtype, struct error *err)
-{
-    RELEASED(model_desc_release) struct model_desc desc = {0};
-    RELEASED(tensor_table_release) struct tensor_table table = {0};
-    RELEASED(peft_base_release) struct peft_base base = {.folder = ""};
-    TRY(checkpoint_model(checkpoint, &desc, &table, err));
-    if (arguments->merge) {
-        TRY(peft_base_find(checkpoint, arguments->base, &desc, &table, &base, err));
-        peft_base_store(checkpoint, &desc, &table);
-        TRY(peft_merge(checkpoint, &base.source, out, dtype, arguments->force, err));
-    } else {
-        TRY(peft_export(checkpoint, &desc, &table, out, dtype == DTYPE_COUNT ? DTYPE_F32 : dtype, arguments->force,
-                        err));
-        export_notes_vllm(checkpoint->adapter, &table);
-    }
-    return STATUS_OK;
 }
 
 static bool is_same_folder(const char *a, const char *b)
@@ -405,11 +365,24 @@ static enum status write_export_folder(const struct checkpoint *checkpoint, cons
         return error_hint(err, "--out names another folder");
     }
     TRY(export_folder_open(&folder, arguments->out, err));
-    if (checkpoint->adapter)
-        TRY(write_export_adapter(checkpoint, arguments, folder.fresh, dtype, err));
-    else
+    if (checkpoint->adapter) {
+        RELEASED(model_desc_release) struct model_desc desc = {0};
+        RELEASED(tensor_table_release) struct tensor_table table = {0};
+        RELEASED(peft_base_release) struct peft_base base = {.folder = ""};
+        TRY(checkpoint_model(checkpoint, &desc, &table, err));
+        if (arguments->merge) {
+            TRY(peft_base_find(checkpoint, arguments->base, &desc, &table, &base, err));
+            peft_base_store(checkpoint, &desc, &table);
+            TRY(peft_merge(checkpoint, &base.source, folder.fresh, dtype, arguments->force, err));
+        } else {
+            TRY(peft_export(checkpoint, &desc, &table, folder.fresh, dtype == DTYPE_COUNT ? DTYPE_F32 : dtype,
+                            arguments->force, err));
+            export_notes_vllm(checkpoint->adapter, &table);
+        }
+    } else {
         TRY(huggingface_export(checkpoint, arguments->base, folder.fresh,
                                dtype == DTYPE_COUNT ? checkpoint->dtype : dtype, 0, arguments->force, err));
+    }
     return export_folder_publish(&folder, err);
 }
 
@@ -433,35 +406,47 @@ static enum status check_export_options(const struct checkpoint *checkpoint, con
 /* chosen: DTYPE_COUNT for the default. *again: a run that trains has deleted or replaced the checkpoint. */
 static enum status export_once(const struct arguments *arguments, enum dtype chosen, bool *again, struct error *err)
 {
-    struct checkpoint *checkpoint;
+    RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
     *again = false;
     /* verified first: in a run folder a damaged newest checkpoint is passed over before anything is written */
-    TRY(arguments->best ? checkpoint_open_best(arguments->dir, true, &checkpoint, err)
-                        : checkpoint_open(arguments->dir, true, &checkpoint, err));
-    enum status status = check_export_options(checkpoint, arguments, err);
-    if (status == STATUS_OK) status = write_export_folder(checkpoint, arguments, chosen, err);
-    const bool adapter = checkpoint->adapter, merge = arguments->merge;
-    if (status == STATUS_OK)
-        log_info("exported %s%s (step %lld) to %s in %s",
-                 !adapter ? ""
-                 : merge  ? "the model with the adapter of "
-                          : "the adapter of ",
-                 checkpoint->path, (long long)checkpoint->position.step, arguments->out,
-                 chosen != DTYPE_COUNT ? dtype_name(chosen)
-                 : !adapter            ? dtype_name(checkpoint->dtype)
-                 : merge               ? "the dtype of its base"
-                                       : "fp32");
+    TRY((arguments->best ? checkpoint_open_best : checkpoint_open)(arguments->dir, true, &checkpoint, err));
+    TRY(check_export_options(checkpoint, arguments, err));
+    const enum status status = write_export_folder(checkpoint, arguments, chosen, err);
     *again = status == STATUS_CHECKPOINT && checkpoint_is_gone(checkpoint);
-    checkpoint_close(checkpoint);
-    return status;
+    TRY(status);
+    const bool adapter = checkpoint->adapter, merge = arguments->merge;
+    log_info("exported %s%s (step %lld) to %s in %s",
+             !adapter ? ""
+             : merge  ? "the model with the adapter of "
+                      : "the adapter of ",
+             checkpoint->path, (long long)checkpoint->position.step, arguments->out,
+             chosen != DTYPE_COUNT ? dtype_name(chosen)
+             : !adapter            ? dtype_name(checkpoint->dtype)
+             : merge               ? "the dtype of its base"
+                                   : "fp32");
+    return STATUS_OK;
 }
 
 enum status cmd_export(int argc, char **argv, struct error *err)
 {
+    /* a name with the ending of a file was meant for another program's format */
+    static const char *const endings[] = {".gguf", ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".onnx", ".json"};
     struct arguments arguments = {0};
     TRY(command_line_parse(&command_line, argc, argv, &arguments, err));
     if (!arguments.out) return error_set(err, STATUS_USAGE, "--out HFDIR is missing; hint: %s", command_line.example);
-    TRY(check_export_folder(arguments.out, err));
+    size_t length = strlen(arguments.out);
+    while (length && arguments.out[length - 1] == '/') length--;
+    for (size_t i = 0; i < COUNT_OF(endings); i++) {
+        const size_t n = strlen(endings[i]);
+        if (length < n || strncasecmp(arguments.out + length - n, endings[i], n) != 0) continue;
+        error_set(err, STATUS_USAGE, "--out '%s' is a folder's name, not a file's", arguments.out);
+        return error_hint(
+            err,
+            i == 0
+                ? "export a folder, --out %.*s, and make the GGUF file from it with llama.cpp's convert_hf_to_gguf.py"
+                : "--out %.*s: the safetensors files and config.json will be in it",
+            (int)(length - n), arguments.out);
+    }
     const enum dtype chosen = dtype_find(arguments.dtype);
     if (arguments.dtype && chosen == DTYPE_COUNT)
         return error_set(err, STATUS_USAGE, "--dtype '%s' is not supported; hint: fp32, bf16 and fp16 are",

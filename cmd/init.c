@@ -64,34 +64,27 @@ static enum status init_load_spec(const struct init *t, struct run_spec **spec, 
 {
     RELEASED(spec_report_release) struct spec_report report = {0};
     OWNED char *text = init_spec(t);
-    enum status status = spec_load_text("run.yaml", text, spec, &report);
-    if (status != STATUS_OK)
-        error_set(err, status, "%s", report.errors.items[0]);
-    else if ((status = spec_resolve_batch(*spec, t->ranks, "--gpus", err)) != STATUS_OK)
-        spec_free(*spec);
-    return status;
+    *spec = NULL;
+    const enum status status = spec_load_text("run.yaml", text, spec, &report);
+    if (status != STATUS_OK) return error_set(err, status, "%s", report.errors.items[0]);
+    return spec_resolve_batch(*spec, t->ranks, "--gpus", err);
 }
 
 /* Builds the run on the CPU, or on a GPU that need not be here. `opens`: opens its data and its weights' headers. */
 static enum status init_build(struct init *t, bool opens, struct error *err)
 {
-    struct engine engine = {.quiet = true, .node_ranks = t->node_ranks};
+    RELEASED(spec_drop) struct run_spec *spec = NULL;
+    RELEASED(engine_release) struct engine engine = {.quiet = true, .node_ranks = t->node_ranks};
     const int threads = bootstrap_threads(bootstrap_cores(), 1);
-    struct run_spec *spec;
-    enum status status;
     bool absent;
     TRY(init_load_spec(t, &spec, err));
-    TRY_END(t->cuda ? simulated_device_open(t->gpu.option, &engine.simulation.device, err)
-                    : device_open(DEVICE_CPU, 0, threads, &engine.simulation.device, err));
-    TRY_END(engine_build(&engine, spec, 0, t->ranks, NULL, threads, err));
+    TRY(t->cuda ? simulated_device_open(t->gpu.option, &engine.simulation.device, err)
+                : device_open(DEVICE_CPU, 0, threads, &engine.simulation.device, err));
+    TRY(engine_build(&engine, spec, 0, t->ranks, NULL, threads, err));
     t->trained = engine.table.num_params - engine.table.frozen_params;
     if (!t->cuda) t->choice.node_bytes = memory_plan_node_bytes(&engine);
-    if (opens) TRY_END(engine_open_data(&engine, err));
-    if (opens) TRY_END(engine_weights_check(&engine, &absent, err));
-end:
-    engine_release(&engine);
-    spec_free(spec);
-    return status;
+    if (opens) TRY(engine_open_data(&engine, err));
+    return opens ? engine_weights_check(&engine, &absent, err) : STATUS_OK;
 }
 
 /* The largest micro-batch up to eight that fits, without recomputation or, if none does, with it. */
@@ -99,7 +92,6 @@ static enum status init_plan_cpu(struct init *t, struct error *err)
 {
     struct machine_memory machine;
     struct memory_setting *setting = &t->choice.setting;
-    char need[SIZE_TEXT_MAX], limit[SIZE_TEXT_MAX];
     const int64_t samples = t->virtual_ranks ? t->batch / t->virtual_ranks : t->batch;
     machine_memory("", &machine);
     const uint64_t whole = machine.total < machine.limit ? machine.total : machine.limit;
@@ -113,20 +105,18 @@ static enum status init_plan_cpu(struct init *t, struct error *err)
         }
     }
     error_set(err, STATUS_DEVICE, "the run needs at least %s of memory, and may take %s of this machine's",
-              size_round((int64_t)t->choice.node_bytes, need), size_round((int64_t)most, limit));
+              SIZE(round, t->choice.node_bytes), SIZE(round, most));
     return error_hint(err, "a shorter --seq-length or a smaller model takes less; --gpus N plans for GPUs");
 }
 
 static enum status init_choose(struct init *t, struct error *err)
 {
     const struct machine_question question = {.world = t->ranks, .per_node = t->node_ranks, .device = t->gpu.option};
-    struct run_spec *spec;
+    RELEASED(spec_drop) struct run_spec *spec = NULL;
     t->choice = (struct plan_choice){.setting.micro = 1};
     TRY(init_load_spec(t, &spec, err));
     spec->train.memory_limit = t->memory;
-    const enum status status = plan_fit_choose(&question, spec, &t->choice, err);
-    spec_free(spec);
-    return status;
+    return plan_fit_choose(&question, spec, &t->choice, err);
 }
 
 /* Virtual ranks may take a tenth more time than the best settings without them. */
@@ -134,7 +124,6 @@ static enum status init_plan_gpus(struct init *t, struct error *err)
 {
     const int virtual_ranks = t->virtual_ranks;
     const double most = 1.1;
-    char node[SIZE_TEXT_MAX];
     struct error none;
     t->virtual_ranks = 0;
     TRY(init_choose(t, err));
@@ -152,7 +141,7 @@ static enum status init_plan_gpus(struct init *t, struct error *err)
     const int *values = t->choice.setting.values;
     if (values[TUNABLE_OPTIMIZER] || values[TUNABLE_PARAM] || values[TUNABLE_INPUTS])
         init_note("the fastest settings that fit offload to the CPU: %s of a node's memory, and its link to the GPUs",
-                  size_round((int64_t)t->choice.node_bytes, node));
+                  SIZE(round, t->choice.node_bytes));
     if (values[TUNABLE_STATES])
         init_note("nothing fits with optimizer state in fp32: it is in bf16, which rounds updates stochastically");
     return STATUS_OK;
@@ -170,7 +159,7 @@ static void init_print_next(const struct init *t)
                  t->ranks / t->node_ranks, t->node_ranks, t->node_ranks);
     else if (t->ranks > 1)
         snprintf(local, sizeof local, " --local-gpus %d", t->ranks);
-    char *word = shell_word(file);
+    OWNED char *word = shell_word(file);
     if (!init_to_stdout(t)) fprintf(stderr, "ztrain: %s is written\n", PRINTABLE(file));
     fprintf(stderr,
             "next:\n"
@@ -178,41 +167,27 @@ static void init_print_next(const struct init *t)
             "  %sztrain --config %s%s  # trains\n"
             "  ztrain report runs/%s  # shows the curves\n",
             launch, word, local, launch, word, local, name);
-    free(word);
 }
 
-static enum status init_write(const struct init *t, struct error *err)
+enum status cmd_init(int argc, char **argv, struct error *err)
 {
-    char *text = init_spec(t);
-    enum status status = init_check_out(t, err); /* again: answers may have taken minutes */
-    if (status == STATUS_OK && init_to_stdout(t))
-        fputs(text, stdout); /* main() looks for errors */
-    else if (status == STATUS_OK)
-        status = named_file_write(t->flags.out, text, strlen(text), STATUS_USAGE, err);
-    free(text);
-    TRY(status);
-    init_print_next(t);
-    return STATUS_OK;
-}
-
-static enum status init_make(struct init *t, struct error *err)
-{
+    RELEASED(init_release)
+    struct init made = {.flags.out = "run.yaml", .asks = isatty(STDIN_FILENO) && isatty(STDERR_FILENO)};
+    struct init *t = &made;
     enum init_method method;
+    TRY(command_line_parse(&command_line, argc, argv, &t->flags, err));
     if (t->flags.method && init_find_method(t->flags.method, &method, err) != STATUS_OK) /* before any question */
         return error_prefix(err, "--method");
     TRY(init_check_out(t, err));
     TRY(init_take_inputs(t, err));
     TRY(t->cuda ? init_plan_gpus(t, err) : init_plan_cpu(t, err));
     TRY(init_build(t, true, err));
-    return init_write(t, err);
-}
-
-enum status cmd_init(int argc, char **argv, struct error *err)
-{
-    struct init t = {.flags.out = "run.yaml", .asks = isatty(STDIN_FILENO) && isatty(STDERR_FILENO)};
-    enum status status = command_line_parse(&command_line, argc, argv, &t.flags, err);
-    if (status == STATUS_OK) status = init_make(&t, err);
-    init_release(&t);
-    string_list_release(&t.flags.data);
-    return status;
+    OWNED char *text = init_spec(t);
+    TRY(init_check_out(t, err)); /* again: answers may have taken minutes */
+    if (init_to_stdout(t))
+        fputs(text, stdout); /* main() looks for errors */
+    else
+        TRY(named_file_write(t->flags.out, text, strlen(text), STATUS_USAGE, err));
+    init_print_next(t);
+    return STATUS_OK;
 }

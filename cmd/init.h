@@ -5,9 +5,7 @@
 #include "cmd/plan.h"
 #include "core/data/document_fit.h"
 #include "core/data/label_set.h"
-#include "core/fsutil.h"
 #include "core/model/model_config.h"
-#include "core/string_list.h"
 #include "gpu/simulate/gpu_catalog.h"
 
 struct init_flags {

@@ -30,21 +30,15 @@ void init_note(const char *format, ...)
 /* A line of the terminal without blanks around it, for free(); ~/ is HOME. NULL: the input ended. */
 static char *init_read_answer(void)
 {
-    char *line = NULL;
+    OWNED char *line = NULL;
     size_t room = 0;
-    const ssize_t length = memory_getline(&line, &room, stdin);
-    if (length < 0) {
-        free(line);
-        return NULL;
-    }
+    if (memory_getline(&line, &room, stdin) < 0) return NULL;
     char *start = line + strspn(line, " \t");
     size_t end = strlen(start);
     while (end > 0 && strchr(" \t\r\n", start[end - 1])) end--;
     start[end] = '\0';
     const char *home = strncmp(start, "~/", 2) == 0 ? getenv("HOME") : NULL;
-    char *answer = home ? memory_printf("%s%s", home, start + 1) : memory_text(start);
-    free(line);
-    return answer;
+    return home ? memory_printf("%s%s", home, start + 1) : memory_text(start);
 }
 
 static enum status init_ask(struct init *t, const char *question, const char *usual, init_take *take, struct error *err)
@@ -52,14 +46,13 @@ static enum status init_ask(struct init *t, const char *question, const char *us
     for (int i = 0; i < INIT_TRIES; i++) {
         fprintf(stderr, usual ? "%s [%s]: " : "%s: ", question, usual);
         fflush(stderr);
-        char *answer = init_read_answer();
+        OWNED char *answer = init_read_answer();
         if (!answer) {
             fputc('\n', stderr);
             error_set(err, STATUS_USAGE, "the input ended at the question '%s'", question);
             return error_hint(err, "flags answer as well: ztrain init --help");
         }
         const enum status status = take(t, *answer || !usual ? answer : usual, err);
-        free(answer);
         if (status == STATUS_OK) return STATUS_OK;
         fprintf(stderr, "  %s\n", PRINTABLE(err->text));
     }
@@ -88,6 +81,7 @@ void init_release(struct init *t)
     token_set_close(t->set);
     string_list_release(&t->data);
     string_list_release(&t->validation);
+    string_list_release(&t->flags.data);
     model_desc_release(&t->desc);
     free(t->model);
 }
@@ -99,26 +93,11 @@ static enum status init_check_text(const char *text, struct error *err)
         error_set(err, STATUS_USAGE, "'%s' begins with ~, which a run spec takes for a home folder", PRINTABLE(text));
         return error_hint(err, "./%s", PRINTABLE(text));
     }
-    json_t *utf8 = json_string(text);
-    json_decref(utf8);
+    json_auto_t *utf8 = json_string(text);
     return utf8 ? STATUS_OK : error_set(err, STATUS_USAGE, "'%s' is not text in UTF-8", PRINTABLE(text));
 }
 
 /* ---- the model ----------------------------------------------------------- */
-
-/* Whether a model's folder (NULL: there is a config.json only) has weights of any kind. */
-static bool init_has_weights(const char *folder, const struct model_desc *desc, int64_t *params)
-{
-    struct tensor_table table;
-    struct error err;
-    bool absent = true;
-    tensor_table_build(desc, &table);
-    const struct huggingface_source source = {.dir = folder, .desc = desc, .table = &table};
-    if (folder) huggingface_check(&source, &absent, &err); /* its other errors: init_build() */
-    *params = table.num_params;
-    tensor_table_release(&table);
-    return !absent;
-}
 
 static enum status init_take_model(struct init *t, const char *text, struct error *err)
 {
@@ -129,7 +108,14 @@ static enum status init_take_model(struct init *t, const char *text, struct erro
     model_desc_release(&t->desc);
     t->desc = (struct model_desc){.layers = NULL};
     TRY(model_desc_load(found ? folder : text, &t->desc, err));
-    t->pretrained = init_has_weights(found ? folder : NULL, &t->desc, &t->params);
+    RELEASED(tensor_table_release) struct tensor_table table = {0};
+    struct error ignored; /* those but `absent` are init_build()'s */
+    bool absent = true;
+    tensor_table_build(&t->desc, &table);
+    const struct huggingface_source source = {.dir = folder, .desc = &t->desc, .table = &table};
+    if (found) huggingface_check(&source, &absent, &ignored);
+    t->params = table.num_params;
+    t->pretrained = !absent;
     free(t->model);
     t->model = memory_text(text);
     if (!t->pretrained)
@@ -193,14 +179,10 @@ static enum status init_refuse_text(const struct init *t, const char *name, size
     if (!fs_exists(name)) return error_set(err, STATUS_DATA, "there is no file '%s'", PRINTABLE(name));
     snprintf(prefix, sizeof prefix, "%.*s", (int)stem, name);
     while (stem > 1 && prefix[stem - 1] == '/') prefix[--stem] = '\0';
-    char *file = shell_word(name), *output = shell_word(prefix), *model = shell_word(t->model);
+    OWNED char *file = shell_word(name), *output = shell_word(prefix), *model = shell_word(t->model);
     error_set(err, STATUS_DATA, "'%s' is text, and ztrain trains on token shards", PRINTABLE(name));
-    error_hint(err, "ztrain-tokenize %s --output %s --tokenizer %s%s; then --data %s", file, output,
-               tokenizer ? model : "DIR", init_text_form(name), output);
-    free(file);
-    free(output);
-    free(model);
-    return err->code;
+    return error_hint(err, "ztrain-tokenize %s --output %s --tokenizer %s%s; then --data %s", file, output,
+                      tokenizer ? model : "DIR", init_text_form(name), output);
 }
 
 static enum status init_find_text(const struct init *t, const struct string_list *shards, struct error *err)
@@ -226,19 +208,6 @@ static enum status init_count_lengths(struct init *t, struct error *err)
         for (int k = 0; k < INIT_LENGTHS; k++) t->within[k] += length <= INT64_C(1) << k;
     }
     return STATUS_OK;
-}
-
-/* A glob may match PREFIX-validation as well as PREFIX. */
-static void init_note_validation(const struct init *t, const struct string_list *shards)
-{
-    const char *bin;
-    int64_t documents, tokens;
-    for (int i = 0; (bin = token_set_shard(t->set, i, &documents, &tokens)); i++) {
-        bool named = false;
-        for (int k = 0; k < shards->count; k++) named |= strstr(shards->items[k], "-validation") != NULL;
-        if (!named && fs_has_suffix(bin, "-validation.bin"))
-            init_note("'%s' is trained on too: --data matches it", bin);
-    }
 }
 
 /* A classifier's labels lie beside the first shard. */
@@ -272,7 +241,14 @@ static enum status init_take_shards(struct init *t, const struct string_list *sh
     TRY(init_read_labels(t, err));
     t->masked = token_set_has_mask(t->set) && !t->labels;
     if (t->masked) TRY(init_count_lengths(t, err));
-    init_note_validation(t, shards);
+    const char *bin; /* a glob may match PREFIX-validation as well as PREFIX */
+    int64_t documents, tokens;
+    for (int i = 0; (bin = token_set_shard(t->set, i, &documents, &tokens)); i++) {
+        bool named = false;
+        for (int k = 0; k < shards->count; k++) named |= strstr(shards->items[k], "-validation") != NULL;
+        if (!named && fs_has_suffix(bin, "-validation.bin"))
+            init_note("'%s' is trained on too: --data matches it", bin);
+    }
     string_list_release(&t->data);
     t->data = (struct string_list){.count = 0};
     for (int i = 0; i < shards->count; i++) string_list_add(&t->data, shards->items[i]);
@@ -289,16 +265,15 @@ static enum status init_take_data(struct init *t, const char *text, struct error
 
 static enum status init_take_validation(struct init *t, const char *text, struct error *err)
 {
-    struct token_set *set = NULL;
+    RELEASED(token_set_drop) struct token_set *set = NULL;
     char *items[] = {(char *)(uintptr_t)text};
     const struct string_list shards = {1, items};
-    enum status status = init_find_text(t, &shards, err);
-    if (status == STATUS_OK) status = token_set_open((const char *const *)items, 1, &set, err);
-    const char *both = status == STATUS_OK ? token_set_common(t->set, set) : NULL;
-    if (both) status = error_set(err, STATUS_DATA, "'%s' is in the training data too", PRINTABLE(both));
-    if (status == STATUS_OK) string_list_add(&t->validation, text);
-    token_set_close(set);
-    return status;
+    TRY(init_find_text(t, &shards, err));
+    TRY(token_set_open((const char *const *)items, 1, &set, err));
+    const char *both = token_set_common(t->set, set);
+    if (both) return error_set(err, STATUS_DATA, "'%s' is in the training data too", PRINTABLE(both));
+    string_list_add(&t->validation, text);
+    return STATUS_OK;
 }
 
 static enum status init_find_validation(struct init *t, struct error *err)
@@ -306,12 +281,9 @@ static enum status init_find_validation(struct init *t, struct error *err)
     for (int i = 0; i < t->data.count; i++) {
         const char *name = t->data.items[i];
         const bool ends = fs_has_suffix(name, ".bin") || fs_has_suffix(name, ".idx");
-        char *prefix = memory_printf("%.*s-validation", (int)(strlen(name) - (ends ? 4 : 0)), name);
-        char *index = memory_printf("%s.idx", prefix);
-        const enum status status = fs_exists(index) ? init_take_validation(t, prefix, err) : STATUS_OK;
-        free(index);
-        free(prefix);
-        TRY(status);
+        OWNED char *prefix = memory_printf("%.*s-validation", (int)(strlen(name) - (ends ? 4 : 0)), name);
+        OWNED char *index = memory_printf("%s.idx", prefix);
+        if (fs_exists(index)) TRY(init_take_validation(t, prefix, err));
     }
     return STATUS_OK;
 }
@@ -384,14 +356,6 @@ static enum status init_take_gpus(struct init *t, const char *text, struct error
     return STATUS_OK;
 }
 
-static const char *init_usual_device(const struct init *t)
-{
-    struct gpu_model model;
-    struct error err;
-    const bool known = t->machine.gpus > 0 && gpu_catalog_find(t->machine.name, &model, &err) == STATUS_OK;
-    return !t->cuda ? "cpu" : known ? t->machine.name : gpu_catalog_usual;
-}
-
 static enum status init_take_device(struct init *t, const char *text, struct error *err)
 {
     const bool cpu = strcasecmp(text, "cpu") == 0;
@@ -405,7 +369,6 @@ static enum status init_take_device(struct init *t, const char *text, struct err
 
 static enum status init_take_memory(struct init *t, const char *text, struct error *err)
 {
-    char size[SIZE_TEXT_MAX], whole[SIZE_TEXT_MAX];
     int64_t bytes;
     if (!t->cuda) return error_set(err, STATUS_USAGE, "it is the memory of each GPU, and the run is on the CPU");
     if (!size_parse(text, &bytes)) {
@@ -413,8 +376,8 @@ static enum status init_take_memory(struct init *t, const char *text, struct err
         return error_hint(err, SIZE_FORMS);
     }
     if (bytes > t->memory)
-        init_note("--memory %s is more than an %s has: the plan takes its %s", size_format(bytes, size), t->gpu.option,
-                  size_round(t->memory, whole));
+        init_note("--memory %s is more than an %s has: the plan takes its %s", SIZE(format, bytes), t->gpu.option,
+                  SIZE(round, t->memory));
     else
         t->memory = bytes;
     return STATUS_OK;
@@ -511,7 +474,7 @@ static enum status init_take_lr(struct init *t, const char *text, struct error *
 
 /* ---- flags and answers --------------------------------------------------- */
 
-static enum status init_take_sources(struct init *t, struct error *err)
+enum status init_take_inputs(struct init *t, struct error *err)
 {
     const struct init_flags *f = &t->flags;
     TRY(init_take_flag(t, "model", f->model, "Model (a folder, or a name in the Hugging Face cache)", NULL,
@@ -523,45 +486,30 @@ static enum status init_take_sources(struct init *t, struct error *err)
     } else {
         TRY(init_take_flag(t, "data", NULL, "Data (the prefix of token shards)", NULL, init_take_data, err));
     }
-    if (f->validation) return init_take_flag(t, "validation", f->validation, NULL, NULL, init_take_validation, err);
-    return init_find_validation(t, err);
-}
-
-static enum status init_take_hardware(struct init *t, struct error *err)
-{
-    const struct init_flags *f = &t->flags;
+    TRY(f->validation ? init_take_flag(t, "validation", f->validation, NULL, NULL, init_take_validation, err)
+                      : init_find_validation(t, err));
     char text[INIT_TEXT];
     const char *usual = init_usual_gpus(t, text);
     TRY(init_take_flag(t, "gpus", f->gpus, f->device ? NULL : "GPUs (0: the CPU)", usual, init_take_gpus, err));
     if (!t->cuda && !t->asks && !f->gpus && !f->device)
         init_note("no --gpus, and no GPU here (%s): the run is on the CPU", t->machine.why);
     const char *device = t->cuda && !t->machine.gpus ? "Kind of GPU" : NULL;
-    TRY(init_take_flag(t, "device", f->device, device, init_usual_device(t), init_take_device, err));
+    struct gpu_model model;
+    struct error unknown;
+    const bool known = t->machine.gpus > 0 && gpu_catalog_find(t->machine.name, &model, &unknown) == STATUS_OK;
+    usual = !t->cuda ? "cpu" : known ? t->machine.name : gpu_catalog_usual;
+    TRY(init_take_flag(t, "device", f->device, device, usual, init_take_device, err));
     if (!f->device && t->machine.gpus && t->memory > t->machine.memory) t->memory = t->machine.memory;
     if (f->memory) TRY(init_take_flag(t, "memory", f->memory, NULL, NULL, init_take_memory, err));
     if (t->cuda && !f->device && !(device && t->asks) && strcasecmp(t->gpu.name, t->machine.name) != 0)
         init_note("%s%s: the plan assumes an %s with %.1f GiB (--memory)",
                   t->machine.gpus ? "this machine's GPU is not known, " : "no --device", t->machine.name, t->gpu.name,
                   (double)t->memory / (double)(1 << 30));
-    return STATUS_OK;
-}
-
-static enum status init_take_length(struct init *t, struct error *err)
-{
-    const struct init_flags *f = &t->flags;
     const char *epochs = t->masked || t->labels ? "3" : "1"; /* one pass over text, three over what is labelled */
     const char *lr = t->method != INIT_FULL ? "2e-4" : t->pretrained ? "2e-5" : "3e-4";
-    char text[INIT_TEXT];
     TRY(init_take_flag(t, "seq-length", f->seq_length, NULL, init_usual_seq_length(t, text), init_take_seq_length,
                        err));
     TRY(init_take_flag(t, "batch", f->batch, NULL, init_usual_batch(t, text), init_take_batch, err));
     TRY(init_take_flag(t, "epochs", f->epochs, "Epochs", epochs, init_take_epochs, err));
     return init_take_flag(t, "lr", f->lr, NULL, lr, init_take_lr, err);
-}
-
-enum status init_take_inputs(struct init *t, struct error *err)
-{
-    TRY(init_take_sources(t, err));
-    TRY(init_take_hardware(t, err));
-    return init_take_length(t, err);
 }

@@ -42,20 +42,6 @@ static int64_t init_readable(double least)
     return number;
 }
 
-static void init_write_saves(const struct init *t, int64_t saves, bool by_plan, FILE *out)
-{
-    char size[SIZE_TEXT_MAX];
-    fprintf(out, "checkpoint:\n  interval_steps: %" PRId64 "  # ", saves);
-    if (saves == 0)
-        fprintf(out, "the end of each epoch has one\n");
-    else if (by_plan)
-        fprintf(out, "ten minutes or more, by the plan; the end of an epoch has one too\n");
-    else
-        fprintf(out, "%" PRId64 " in the run; the end of an epoch has one too\n", t->steps / saves);
-    fprintf(out, "  keep_last: 2  # each has about %s: weights and optimizer state in fp32\n",
-            size_round(12 * t->trained, size));
-}
-
 /* "7.62 billion" */
 static const char *init_count_text(int64_t count, char text[INIT_TEXT])
 {
@@ -164,13 +150,21 @@ static void init_write_training(const struct init *t, FILE *out)
     const int64_t rounded = interval * init_readable(least / (double)interval),
                   saves = rounded < t->steps ? rounded : 0;
     fprintf(out, "train:\n  device: %s\n  epochs: %.10g  # %" PRId64 " step%s in all\n", t->cuda ? "cuda" : "cpu",
-            t->epochs, t->steps, t->steps == 1 ? "" : "s");
+            t->epochs, t->steps, PLURAL(t->steps));
     if (t->virtual_ranks)
         fprintf(out, "  virtual_ranks: %d  # the same bits on any number of %s that divides it\n", t->virtual_ranks,
                 t->cuda ? "GPUs" : "ranks");
     if (t->flags.memory) fprintf(out, "  memory_limit: %" PRId64 "  # bytes of each GPU: --memory\n", t->memory);
     if (t->validation.count > 0) fprintf(out, "  eval_interval_steps: %" PRId64 "\n", interval);
-    init_write_saves(t, saves, saves != interval, out);
+    fprintf(out, "checkpoint:\n  interval_steps: %" PRId64 "  # ", saves);
+    if (saves == 0)
+        fprintf(out, "the end of each epoch has one\n");
+    else if (saves != interval)
+        fprintf(out, "ten minutes or more, by the plan; the end of an epoch has one too\n");
+    else
+        fprintf(out, "%" PRId64 " in the run; the end of an epoch has one too\n", t->steps / saves);
+    fprintf(out, "  keep_last: 2  # each has about %s: weights and optimizer state in fp32\n",
+            SIZE(round, 12 * t->trained));
     if (t->validation.count > 0) fprintf(out, "  keep_best: 1  # the one with the lowest eval_loss stays too\n");
     fprintf(out, "train_batch_size: %" PRId64 "  # samples of a step on all ranks: %" PRId64 " tokens\n", t->batch,
             t->batch * t->seq_length);

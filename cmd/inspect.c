@@ -48,18 +48,17 @@ static void inspect_members(const char *title, const json_t *object)
 
 static void inspect_others(const char *dir)
 {
-    struct checkpoint_list list, aside;
-    char folder[FS_PATH_MAX], size[SIZE_TEXT_MAX];
+    RELEASED(checkpoint_list_release) struct checkpoint_list list = {0}, aside = {0};
+    char folder[FS_PATH_MAX];
     bool is_checkpoint;
     if (checkpoint_locate(dir, &is_checkpoint, folder, NULL) != STATUS_OK || is_checkpoint) return;
-    const bool listed = checkpoint_list_init(&list, folder, false, NULL) == STATUS_OK;
-    for (int i = 0, n = 0; listed && i < list.count; i++) {
+    checkpoint_list_init(&list, folder, false, NULL);
+    for (int i = 0, n = 0; i < list.count; i++) {
         const struct checkpoint_entry *entry = &list.entries[i];
         if (entry->unread && !n++) printf("unread       checkpoints of this run that cannot be read now\n");
         if (entry->unread) printf("  %-28s %s\n", PRINTABLE(entry->name), PRINTABLE(entry->damage));
     }
-    if (listed) checkpoint_list_release(&list);
-    if (checkpoint_list_init(&aside, folder, true, NULL) != STATUS_OK) return;
+    checkpoint_list_init(&aside, folder, true, NULL);
     if (aside.count)
         printf("aside        set aside: no resume of the run takes them; --resume %s/NAME continues the run from one\n",
                PRINTABLE(folder));
@@ -67,12 +66,11 @@ static void inspect_others(const char *dir)
         const struct checkpoint_entry *entry = &aside.entries[i];
         if (entry->ok)
             printf("  %-28s step %" PRId64 "%s, %s\n", PRINTABLE(entry->name), entry->position.step,
-                   entry->position.evaluation_due ? ", before its evaluation" : "", size_round(entry->bytes, size));
+                   entry->position.evaluation_due ? ", before its evaluation" : "", SIZE(round, entry->bytes));
         else
             printf("  %-28s %s: %s\n", PRINTABLE(entry->name), entry->unread ? "unread" : "damaged",
                    PRINTABLE(entry->damage));
     }
-    checkpoint_list_release(&aside);
 }
 
 static void inspect_evaluation(const struct train_position *position, const json_t *spec)
@@ -92,20 +90,6 @@ static void inspect_evaluation(const struct train_position *position, const json
     if (position->stopped_early)
         printf("ended early  %s has not improved on %.6g%s in %" PRId64 " evaluations\n",
                eval_metric_name(stopping->metric), stopping->best, margin, stopping->evaluations);
-}
-
-/* Of fp32, with padding, before it was compressed. Moments in 8 bits count as fp32. */
-static int64_t inspect_state_bytes(const struct checkpoint *checkpoint)
-{
-    const json_t *manifest = checkpoint->manifest;
-    const int64_t states = (int64_t)json_array_size(json_object_get(manifest, "states"));
-    int64_t bytes = 0;
-    size_t i;
-    json_t *unit;
-    json_array_foreach (json_object_get(manifest, "units"), i, unit)
-        if (checkpoint_stores(checkpoint, (int)i))
-            bytes += inspect_integer(unit, "slice") * checkpoint->world * 4 * states;
-    return bytes;
 }
 
 static void inspect_adapter(const struct checkpoint *checkpoint)
@@ -135,11 +119,13 @@ static void inspect_summary(const struct checkpoint *checkpoint, const char *dir
 {
     const json_t *manifest = checkpoint->manifest, *tensors = json_object_get(manifest, "tensors");
     const struct train_position *position = &checkpoint->position;
-    char size[SIZE_TEXT_MAX], raw[SIZE_TEXT_MAX];
     size_t i;
     json_t *element;
-    int64_t params = 0, stored = 0, world = checkpoint->world;
-    const int64_t state_bytes = inspect_state_bytes(checkpoint);
+    int64_t params = 0, stored = 0, world = checkpoint->world, state = 0;
+    json_array_foreach (json_object_get(manifest, "units"), i, element)
+        if (checkpoint_stores(checkpoint, (int)i)) state += inspect_integer(element, "slice") * world;
+    /* of fp32, with padding, before it was compressed; moments in 8 bits count as fp32 */
+    const int64_t state_bytes = 4 * state * (int64_t)json_array_size(json_object_get(manifest, "states"));
     json_array_foreach (tensors, i, element) params += inspect_numel(element);
     json_array_foreach (json_object_get(manifest, "files"), i, element)
         stored += i < (size_t)world ? inspect_integer(element, "bytes") : 0;
@@ -154,24 +140,23 @@ static void inspect_summary(const struct checkpoint *checkpoint, const char *dir
     printf("model        %s, %" PRId64 " parameters in %zu tensors\n",
            PRINTABLE(inspect_string(checkpoint->model, "model_type")), params, json_array_size(tensors));
     inspect_adapter(checkpoint);
-    printf("trained in   %s on %d rank%s", dtype_name(checkpoint->dtype), checkpoint->world, world == 1 ? "" : "s");
+    printf("trained in   %s on %d rank%s", dtype_name(checkpoint->dtype), checkpoint->world, PLURAL(world));
     if (checkpoint->virtual_ranks)
-        printf(", %d virtual rank%s", checkpoint->virtual_ranks, checkpoint->virtual_ranks == 1 ? "" : "s");
+        printf(", %d virtual rank%s", checkpoint->virtual_ranks, PLURAL(checkpoint->virtual_ranks));
     putchar('\n');
     if (checkpoint->moment_blocks)
-        printf("state        fp32 (master) and 8 bits (exp_avg, exp_avg_sq) in %s: compressed",
-               size_round(stored, size));
+        printf("state        fp32 (master) and 8 bits (exp_avg, exp_avg_sq) in %s: compressed", SIZE(round, stored));
     else
         printf("state        %s of fp32 (master, exp_avg, exp_avg_sq) in %s: compressed %.2f times",
-               size_round(state_bytes, raw), size_round(stored, size), (double)state_bytes / (double)stored);
+               SIZE(round, state_bytes), SIZE(round, stored), (double)state_bytes / (double)stored);
     printf(" (level %" PRId64 ")\n", inspect_integer(manifest, "compression_level"));
     for (int s = 0; s < checkpoint->num_states && checkpoint->hashed; s++)
         printf("%-12s %-10s %s\n", s ? "" : "hashes", state_hash_name((enum state_kind)s),
                hash_digits(checkpoint->hashes[s]).text);
-    printf("files        %s\n", size_round(checkpoint->bytes, size));
+    printf("files        %s\n", SIZE(round, checkpoint->bytes));
     json_array_foreach (json_object_get(manifest, "files"), i, element)
         printf("  %-28s %s\n", PRINTABLE(inspect_string(element, "name")),
-               size_round(inspect_integer(element, "bytes"), size));
+               SIZE(round, inspect_integer(element, "bytes")));
     inspect_others(dir);
     if (checkpoint->adapter) inspect_members("adapter", checkpoint->adapter);
     if (checkpoint->machine) inspect_members("machine", checkpoint->machine);
@@ -245,8 +230,8 @@ static void inspect_tensors(const struct checkpoint *checkpoint, const struct st
 /* *again: nothing is printed, as a run that trains meanwhile has deleted or replaced the checkpoint. */
 static enum status inspect_once(const char *dir, bool tensors, bool *again, struct error *err)
 {
-    struct checkpoint *checkpoint;
-    struct statistics *all = NULL;
+    RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
+    OWNED struct statistics *all = NULL;
     *again = false;
     enum status status = checkpoint_open(dir, false, &checkpoint, err);
     if (status != STATUS_OK) {
@@ -261,8 +246,6 @@ static enum status inspect_once(const char *dir, bool tensors, bool *again, stru
     }
     if (!*again) inspect_summary(checkpoint, dir); /* also of one whose tensors are damaged */
     if (all && status == STATUS_OK) inspect_tensors(checkpoint, all);
-    free(all);
-    checkpoint_close(checkpoint);
     return status;
 }
 

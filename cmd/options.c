@@ -14,10 +14,10 @@ static const struct option_row option_table[] = {
     {"local-gpus", "N", offsetof(struct options, local_gpus), OPTION_COUNT, IN_BOTH,
      "start and supervise N ranks on this machine (on the CPU device: N processes that share the cores); with "
      "--dry-run: plan for N ranks"},
-    {"resume", "DIR", offsetof(struct options, resume), OPTION_MAYBE_EMPTY, IN_TRAINING,
+    {"resume", "DIR", offsetof(struct options, rank.resume), OPTION_MAYBE_EMPTY, IN_TRAINING,
      "continue from a checkpoint, or from the newest valid one of a run folder; auto: from the newest of this run's "
      "own folder, or from the beginning if it holds none"},
-    {"max-restarts", "K", offsetof(struct options, max_restarts), OPTION_COUNT, IN_TRAINING,
+    {"max-restarts", "K", offsetof(struct options, rank.max_restarts), OPTION_COUNT, IN_TRAINING,
      "with --local-gpus: start the ranks again, up to K times, when one was killed or its device failed, unless the "
      "last restart has gained no checkpoint"},
     {"min-gpus", "M", offsetof(struct options, min_gpus), OPTION_COUNT, IN_TRAINING,
@@ -32,11 +32,11 @@ static const struct option_row option_table[] = {
     {"verbose", NULL, offsetof(struct options, verbose), OPTION_USUAL, IN_TRAINING,
      "print at the start what else goes to log/rank-00000.log only: the memory plan, kernels, collectives, CUDA "
      "graphs"},
-    {"profile", NULL, offsetof(struct options, profile), OPTION_USUAL, IN_TRAINING,
+    {"profile", NULL, offsetof(struct options, rank.profile), OPTION_USUAL, IN_TRAINING,
      "print time, FLOP/s and bytes/s of all steps by operation, before the last checkpoint"},
-    {"trace", "FILE", offsetof(struct options, trace), OPTION_MAYBE_EMPTY, IN_TRAINING,
+    {"trace", "FILE", offsetof(struct options, rank.trace), OPTION_MAYBE_EMPTY, IN_TRAINING,
      "write a few steps in Chrome's trace format (Perfetto, chrome://tracing)"},
-    {"trace-steps", "A-B", offsetof(struct options, trace_steps), OPTION_MAYBE_EMPTY, IN_TRAINING,
+    {"trace-steps", "A-B", offsetof(struct options, rank.trace_steps), OPTION_MAYBE_EMPTY, IN_TRAINING,
      "with --trace: the steps; default: the third to the fifth of this process"},
     {"world", "N", offsetof(struct options, world), OPTION_COUNT, IN_PLAN, "with plan: the number of ranks"},
     {"speed", NULL, offsetof(struct options, speed), OPTION_USUAL, IN_PLAN,
@@ -93,23 +93,6 @@ static enum status set_option_count(const struct option_row *row, const char *va
     if (errno || n < 1 || (n > most && !local))
         return error_set(err, STATUS_USAGE, "--%s must be from 1 to %d, not %s", row->name, most, value);
     *field = (int)n;
-    return STATUS_OK;
-}
-
-static enum status set_value(const struct option_row *row, const char *value, struct options *options,
-                             struct error *err)
-{
-    void *field = (char *)options + row->offset;
-    switch (row->kind) {
-    case OPTION_USUAL: *(bool *)field = true; break;
-    case OPTION_MAYBE_EMPTY: *(const char **)field = value; break;
-    case OPTION_LIST:
-        if (options->num_set == OPTIONS_MAX_SET)
-            return error_set(err, STATUS_USAGE, "more than %d --set options", OPTIONS_MAX_SET);
-        options->set[options->num_set++] = value;
-        break;
-    case OPTION_COUNT: return set_option_count(row, value, field, err);
-    }
     return STATUS_OK;
 }
 
@@ -187,7 +170,17 @@ enum status options_parse(int argc, char **argv, struct options *options, struct
         if (options->plan && row->scope == IN_TRAINING)
             return error_set(err, STATUS_USAGE, "--%s is not an option of plan", row->name);
         TRY(option_take_value(row, argc, argv, &i, &value, err));
-        TRY(set_value(row, value, options, err));
+        void *field = (char *)options + row->offset;
+        switch (row->kind) {
+        case OPTION_USUAL: *(bool *)field = true; break;
+        case OPTION_MAYBE_EMPTY: *(const char **)field = value; break;
+        case OPTION_LIST:
+            if (options->num_set == OPTIONS_MAX_SET)
+                return error_set(err, STATUS_USAGE, "more than %d --set options", OPTIONS_MAX_SET);
+            options->set[options->num_set++] = value;
+            break;
+        case OPTION_COUNT: TRY(set_option_count(row, value, field, err));
+        }
     }
     return check_together(options, err);
 }
@@ -295,8 +288,8 @@ enum status options_load_spec(const struct options *options, bool quiet, struct 
         for (int i = 0; i < report.notices.count; i++) log_info("%s", report.notices.items[i]);
     }
     if (status != STATUS_OK)
-        error_set(err, status, "%d error%s in the run spec '%s'", report.errors.count,
-                  report.errors.count == 1 ? "" : "s", options->config);
+        error_set(err, status, "%d error%s in the run spec '%s'", report.errors.count, PLURAL(report.errors.count),
+                  options->config);
     spec_report_release(&report);
     return status;
 }

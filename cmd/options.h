@@ -2,7 +2,7 @@
 /* options.h: the command line of training and planning. One table drives parsing and --help. */
 #pragma once
 
-#include "core/spec/spec.h"
+#include "cmd/run/run_state.h"
 
 enum { OPTIONS_MAX_SET = 256 };
 
@@ -10,12 +10,9 @@ struct options {
     bool plan;                        /* of `ztrain plan`, not of training */
     const char *config;               /* --config FILE */
     const char *deepspeed;            /* --deepspeed FILE, or NULL */
-    const char *resume;               /* --resume DIR or "auto", or NULL */
-    const char *resumed_at_first;     /* the same of the command line, where a restart has another one */
     const char *set[OPTIONS_MAX_SET]; /* --set KEY=VALUE */
     int num_set;
     int local_gpus;                     /* --local-gpus N; 0: not given */
-    int max_restarts;                   /* --max-restarts K; 0: not given */
     int min_gpus;                       /* --min-gpus M; 0: not given */
     int world;                          /* plan --world N; 0: not given */
     bool speed, fit;                    /* plan --speed, --fit */
@@ -25,11 +22,8 @@ struct options {
     const char *price;                  /* plan --speed --price X, or NULL */
     bool bytes;                         /* plan --bytes */
     bool dry_run, help, help_spec, json, version;
-    bool verbose;                    /* details that otherwise go to the log file only */
-    bool profile;                    /* print the time of each op at the end */
-    const char *trace, *trace_steps; /* --trace FILE, --trace-steps A-B, or NULL */
-    const char *replay;              /* replay RUN; NULL: training or planning */
-    int64_t replay_step;             /* replay --step S */
+    bool verbose;             /* details that otherwise go to the log file only */
+    struct rank_options rank; /* what ranks take; all zero in planning */
 };
 
 /* Parses argv[1 …]; argv[0] is "plan" for that command; the strings are borrowed. STATUS_USAGE names the option. */

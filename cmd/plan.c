@@ -35,15 +35,13 @@ static void plan_print_batch(const struct run_spec *spec, int world, const char 
 static void plan_print_virtual_ranks(const struct engine *t)
 {
     int64_t gathered, reduced, without;
-    char size[SIZE_TEXT_MAX], other[SIZE_TEXT_MAX];
     if (!t->spec->train.virtual_ranks) return;
     printf("virtual ranks: %d on each rank, which computes %" PRId64 " micro-batch%s a step", t->turns, t->micros,
            t->micros == 1 ? "" : "es");
     zero_theory(t->zero, (int)t->micros, &gathered, &reduced);
     zero_theory(t->zero, t->spec->zero.stage >= 2 ? (int)t->micros : 1, &gathered, &without);
     if (t->world > 1)
-        printf(" and reduces %s; without train.virtual_ranks %s", size_round(reduced, size),
-               size_round(without, other));
+        printf(" and reduces %s; without train.virtual_ranks %s", SIZE(round, reduced), SIZE(round, without));
     putchar('\n');
 }
 
@@ -82,18 +80,6 @@ static enum status check_plan_printed(struct error *err)
     return error_set(err, STATUS_USAGE, "cannot print the plan: standard output cannot be written");
 }
 
-/* Weights that are not there are reported, and are no error: a config.json suffices for a plan. */
-static void check_weights(const struct engine *t, struct error *refused)
-{
-    bool absent;
-    struct error err;
-    const enum status status = engine_weights_check(t, &absent, &err);
-    if (absent)
-        printf("weights: %s\n", PRINTABLE(err.text));
-    else if (status != STATUS_OK)
-        *refused = err;
-}
-
 /* Builds the run on the device that train.device names, or --device NAME. A GPU that is not here is assumed. */
 static enum status build_plan(struct engine *t, struct run_spec *spec, int world, const char *option, int threads,
                               struct error *err)
@@ -119,8 +105,8 @@ static enum status build_plan(struct engine *t, struct run_spec *spec, int world
 static void plan_dry_one(struct engine *t, const char *world_source, bool resumes, struct error *refused)
 {
     struct run_spec *spec = t->spec;
-    struct string_list autos = {.count = 0};
-    struct checkpoint_save_cache *cache = NULL;
+    RELEASED(string_list_release) struct string_list autos = {.count = 0};
+    RELEASED(save_cache_drop) struct checkpoint_save_cache *cache = NULL;
     const bool data_known = engine_open_data(t, refused) == STATUS_OK;
     if (!data_known && spec->train.max_steps && spec->train.epochs <= 0 && !spec->scheduler.total_steps)
         spec->scheduler.total_steps = spec->train.max_steps;
@@ -137,11 +123,17 @@ static void plan_dry_one(struct engine *t, const char *world_source, bool resume
         printf("data: %s\n", PRINTABLE(refused->text)); /* nothing is known yet */
         refused->code = STATUS_OK;
     }
-    if (refused->code == STATUS_OK && !resumes) check_weights(t, refused);
+    if (refused->code == STATUS_OK && !resumes) { /* absent weights are no error: a config.json suffices for a plan */
+        bool absent;
+        struct error err;
+        const enum status status = engine_weights_check(t, &absent, &err);
+        if (absent)
+            printf("weights: %s\n", PRINTABLE(err.text));
+        else if (status != STATUS_OK)
+            *refused = err;
+    }
     if (refused->code == STATUS_OK) /* the files that a run takes into its checkpoints */
         checkpoint_save_cache_new(spec->model.tokenizer_folder, spec->model.folder, &cache, refused);
-    checkpoint_save_cache_free(cache);
-    string_list_release(&autos);
 }
 
 enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, bool resumes,
@@ -166,44 +158,39 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
 enum status cmd_plan(int argc, char **argv, struct error *err)
 {
     struct options options;
-    struct run_spec *spec = NULL;
-    struct engine engine = {0};
-    enum status status;
+    RELEASED(spec_drop) struct run_spec *spec = NULL;
+    RELEASED(engine_release) struct engine engine = {0};
     TRY(options_parse(argc, argv, &options, err));
     if (options.help) {
         options_help_plan(stdout);
         return STATUS_OK;
     }
     int world = options.world ? options.world : options.local_gpus ? options.local_gpus : 1;
-    TRY_END(options_load_spec(&options, false, &spec, err));
+    TRY(options_load_spec(&options, false, &spec, err));
     engine.node_ranks = options.local_gpus;
     if (options.device || spec->train.device == SPEC_DEVICE_CUDA)
         engine.node_ranks = simulated_node_ranks(options.local_gpus, world);
     const char *source = options.world ? "--world" : options.local_gpus ? "--local-gpus" : "one rank";
-    TRY_END(spec_resolve_batches(spec, world, source, err));
+    TRY(spec_resolve_batches(spec, world, source, err));
     const struct machine_question machine = {.world = world,
                                              .per_node = options.local_gpus,
                                              .device = options.device,
                                              .link = options.link,
                                              .assume = options.assume};
     if (options.speed) {
-        TRY_END(plan_speed(&machine, options.price, spec, err));
+        TRY(plan_speed(&machine, options.price, spec, err));
     } else if (options.fit) {
-        TRY_END(plan_fit(&machine, options.memory, options.node_memory, options.row, spec, err));
+        TRY(plan_fit(&machine, options.memory, options.node_memory, options.row, spec, err));
     } else {
-        TRY_END(plan_size("memory", options.memory, &spec->train.memory_limit, err));
+        TRY(plan_size("memory", options.memory, &spec->train.memory_limit, err));
         const int threads = bootstrap_threads(bootstrap_cores(), options.local_gpus);
-        TRY_END(build_plan(&engine, spec, world, options.device, threads, err));
+        TRY(build_plan(&engine, spec, world, options.device, threads, err));
         plan_print_batch(spec, world, "planned");
         plan_print_virtual_ranks(&engine);
         plan_print_mixture(spec);
         memory_plan_print(&engine, options.bytes);
-        TRY_END(plan_print_policies(&engine, options.bytes, err));
+        TRY(plan_print_policies(&engine, options.bytes, err));
     }
-    TRY_END(check_plan_printed(err));
-    if (!options.speed && !options.fit) status = memory_limit_check(&engine, err);
-end:
-    engine_release(&engine);
-    spec_free(spec);
-    return status;
+    TRY(check_plan_printed(err));
+    return options.speed || options.fit ? STATUS_OK : memory_limit_check(&engine, err);
 }

@@ -36,6 +36,11 @@ struct fit_plan {
     struct fit_candidate least_host; /* of those that fit on the device, the least host memory; device 0: none does */
 };
 
+static void fit_plan_release(struct fit_plan *p)
+{
+    free(p->fitting);
+}
+
 /* ---- the search ---------------------------------------------------------- */
 
 /* Builds a setting, and with `timed` simulates its step. STATUS_USAGE: ztrain refuses the setting. */
@@ -111,58 +116,14 @@ static int plan_fit_by_seconds(const void *a, const void *b)
     return x->price - y->price;
 }
 
-/* Times the candidates that may be fast, drops the others, and sorts. */
-static enum status walk_fitting(struct fit_plan *p, struct error *err)
-{
-    int kept = 0;
-    for (int i = 0; i < p->fits; i++)
-        if (is_given(p, &p->fitting[i]) || !is_hopeless(p, &p->fitting[i]))
-            TRY(try_setting(p, &p->fitting[i], true, err));
-    for (int i = 0; i < p->fits; i++)
-        if (p->fitting[i].seconds > 0) p->fitting[kept++] = p->fitting[i];
-    p->fits = kept;
-    qsort(p->fitting, (size_t)p->fits, sizeof *p->fitting, plan_fit_by_seconds);
-    return STATUS_OK;
-}
-
 static double judged_seconds(const struct fit_candidate *c)
 {
     return c->seconds * (1 + memory_setting_doubt(&c->setting));
 }
 
-/* The cheapest of about the fastest candidates that round as the spec asks for; of all, where none does. */
-static const struct fit_candidate *best_candidate(const struct fit_plan *p)
-{
-    const struct fit_candidate *best = NULL;
-    double fastest = INFINITY;
-    bool exact = false;
-    for (int i = 0; i < p->fits; i++) exact |= !p->fitting[i].rounds;
-    for (int i = 0; i < p->fits; i++)
-        if (!exact || !p->fitting[i].rounds) fastest = fmin(fastest, judged_seconds(&p->fitting[i]));
-    for (int i = 0; i < p->fits; i++) {
-        const struct fit_candidate *c = &p->fitting[i];
-        if ((exact && c->rounds) || judged_seconds(c) > fastest * (1 + same_time)) continue;
-        if (!best || c->price < best->price) best = c;
-    }
-    return best;
-}
-
 /* ---- printing ------------------------------------------------------------ */
 
 static const double gib_bytes = (double)(1 << 30);
-
-static void print_fit_head(const struct fit_plan *p)
-{
-    const struct simulated_machine *m = &p->machine;
-    char node[SIZE_TEXT_MAX];
-    printf("fit plan, estimated and not measured: %d rank%s, %s, train_batch_size %" PRId64 "\n", m->world,
-           m->world == 1 ? "" : "s", dtype_name(p->spec->dtype), p->spec->train_batch_size);
-    printf("GPU: %s, assumed\n", m->gpu.name);
-    printf("memory: %.1f GiB of each GPU; of each node, with %d rank%s, %s\n", (double)p->device_limit / gib_bytes,
-           m->link.per_node, m->link.per_node == 1 ? "" : "s",
-           p->node_limit ? size_round(p->node_limit, node) : "without a limit");
-    if (p->uses_disk) simulated_machine_print_disk(m);
-}
 
 /* Whether another candidate is about as fast with fewer changes, at the same micro-batch, or with no more memory. */
 static bool is_needless(const struct fit_plan *p, const struct fit_candidate *c)
@@ -179,18 +140,6 @@ static bool is_needless(const struct fit_plan *p, const struct fit_candidate *c)
 
 /* The rows of the table: the best, then others by time, the spec's own among them if it fits. */
 enum { FIT_ROWS = 12, FIT_ROWS_MOST = FIT_ROWS + 1 };
-
-static int choose_fit_rows(const struct fit_plan *p, const struct fit_candidate *best,
-                           const struct fit_candidate *rows[FIT_ROWS_MOST])
-{
-    int count = 0;
-    rows[count++] = best;
-    for (int i = 0; i < p->fits; i++) {
-        const struct fit_candidate *c = &p->fitting[i];
-        if (c != best && ((count < FIT_ROWS && !is_needless(p, c)) || is_given(p, c))) rows[count++] = c;
-    }
-    return count;
-}
 
 /* Columns of the tunables: with all columns a line has 99. */
 static const int tunable_widths[TUNABLE_COUNT] = {[TUNABLE_STAGE] = 5, [TUNABLE_RECOMPUTE] = 9, [TUNABLE_OPTIMIZER] = 5,
@@ -255,30 +204,24 @@ static void plan_fit_print_yaml(char *open, const char *line, bool ours)
     open[equals - line] = 0;
 }
 
-static int plan_fit_by_path(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 /* The lines of a setting, sorted for the sections. */
 static void print_fit_lines(const struct fit_plan *p, int row, const struct fit_candidate *c)
 {
     const bool ours = !p->spec->zero.offload_optimizer.nvme_path && !p->spec->zero.offload_param.nvme_path;
     char open[128] = "";
-    struct string_list lines = {.count = 0};
+    RELEASED(string_list_release) struct string_list lines = {.count = 0};
     struct run_spec copy;
     memory_setting_apply(&c->setting, p->spec, p->machine.world, &copy);
     for (int k = 0; k < TUNABLE_COUNT; k++) {
         const int value = c->setting.values[k];
         if (value > 0 || (value == 0 && p->given.values[k] != 0)) memory_tunable_lines(k, value, &copy, &lines);
     }
-    if (lines.count > 0) qsort(lines.items, (size_t)lines.count, sizeof *lines.items, plan_fit_by_path);
+    string_list_sort(&lines);
     printf("\nrow %d's lines of the run spec, in place of its keys of these names:\n\n", row);
     printf("train_batch_size: %" PRId64 "\ntrain_micro_batch_size_per_gpu: %" PRId64
            "\ngradient_accumulation_steps: %" PRId64 "\n",
            p->spec->train_batch_size, c->setting.micro, copy.gradient_accumulation_steps);
     for (int i = 0; i < lines.count; i++) plan_fit_print_yaml(open, lines.items[i], ours);
-    string_list_release(&lines);
 }
 
 /* ---- nothing fits -------------------------------------------------------- */
@@ -287,15 +230,15 @@ static enum status refuse(const struct fit_plan *p, struct error *err)
 {
     const bool host = p->least_host.device != 0;
     const struct fit_candidate *c = host ? &p->least_host : &p->least;
-    char lines[MEMORY_SETTING_TEXT], need[SIZE_TEXT_MAX], limit[SIZE_TEXT_MAX];
+    char lines[MEMORY_SETTING_TEXT];
     struct run_spec copy;
     memory_setting_apply(&c->setting, p->spec, p->machine.world, &copy);
     memory_setting_text(&c->setting, &p->given, &copy, lines);
     error_set(err, STATUS_DEVICE,
               host ? "no setting fits: a node needs at least %s of host memory, with %s, and has %s"
                    : "no setting fits: a rank needs at least %s of device memory, with %s, and has %s",
-              size_round((int64_t)(host ? c->node : c->device), need), *lines ? lines : "this spec",
-              size_round(host ? p->node_limit : p->device_limit, limit));
+              SIZE(round, (int64_t)(host ? c->node : c->device)), *lines ? lines : "this spec",
+              SIZE(round, host ? p->node_limit : p->device_limit));
     return error_hint(err, "more ranks, a shorter data.seq_length or a smaller model take less");
 }
 
@@ -314,7 +257,6 @@ static enum status plan_fit_search(struct fit_plan *p, const struct machine_ques
                                    const struct fit_candidate **best, struct error *err)
 {
     int64_t asked = spec->train.memory_limit;
-    char size[SIZE_TEXT_MAX];
     p->unlimited = *spec;
     p->unlimited.train.memory_limit = 0;
     p->spec = &p->unlimited;
@@ -325,7 +267,7 @@ static enum status plan_fit_search(struct fit_plan *p, const struct machine_ques
     p->device_limit = asked && asked < whole ? asked : whole;
     if (asked > whole)
         log_info("notice: %s %s is more than the GPU's %.1f GiB: the GPU's memory is the cap",
-                 memory ? "--memory" : "train.memory_limit", size_format(asked, size), p->machine.gpu.memory_gib);
+                 memory ? "--memory" : "train.memory_limit", SIZE(format, asked), p->machine.gpu.memory_gib);
     TRY(plan_size("node-memory", node_memory, &p->node_limit, err));
     memory_setting_of(p->spec, &p->given);
     p->samples = spec->train_batch_size / p->machine.world;
@@ -334,43 +276,57 @@ static enum status plan_fit_search(struct fit_plan *p, const struct machine_ques
     if (p->built == 0) /* the spec's own setting is refused too: a reason that none of the tunables removes */
         return STATUS_USAGE;
     if (p->fits == 0) return refuse(p, err);
-    TRY(walk_fitting(p, err));
-    *best = best_candidate(p);
+    for (int i = 0; i < p->fits; i++) /* times the candidates that may be fast, drops the others, and sorts */
+        if (is_given(p, &p->fitting[i]) || !is_hopeless(p, &p->fitting[i]))
+            TRY(try_setting(p, &p->fitting[i], true, err));
+    const int fits = p->fits;
+    p->fits = 0;
+    for (int i = 0; i < fits; i++)
+        if (p->fitting[i].seconds > 0) p->fitting[p->fits++] = p->fitting[i];
+    qsort(p->fitting, (size_t)p->fits, sizeof *p->fitting, plan_fit_by_seconds);
+    /* the cheapest of about the fastest candidates that round as the spec asks for; of all, where none does */
+    double fastest = INFINITY;
+    bool exact = false;
+    for (int i = 0; i < p->fits; i++) exact |= !p->fitting[i].rounds;
+    for (int i = 0; i < p->fits; i++)
+        if (!exact || !p->fitting[i].rounds) fastest = fmin(fastest, judged_seconds(&p->fitting[i]));
+    *best = NULL;
+    for (const struct fit_candidate *c = p->fitting; c < p->fitting + p->fits; c++)
+        if (!(exact && c->rounds) && judged_seconds(c) <= fastest * (1 + same_time) &&
+            (!*best || c->price < (*best)->price))
+            *best = c;
     return STATUS_OK;
 }
 
 enum status plan_fit(const struct machine_question *question, const char *memory, const char *node_memory, int row,
                      const struct run_spec *spec, struct error *err)
 {
-    struct fit_plan p = {.built = 0};
+    RELEASED(fit_plan_release) struct fit_plan p = {.built = 0};
     const struct fit_candidate *best, *rows[FIT_ROWS_MOST];
-    enum status status = plan_fit_search(&p, question, memory, node_memory, spec, &best, err);
-    if (status == STATUS_OK) {
-        const int count = choose_fit_rows(&p, best, rows);
-        print_fit_head(&p);
-        print_fit_table(&p, rows, count);
-        if (row > count)
-            status =
-                error_set(err, STATUS_USAGE, "--row %d: the table has %d row%s", row, count, count == 1 ? "" : "s");
-        else
-            print_fit_lines(&p, row ? row : 1, rows[row ? row - 1 : 0]);
-    }
-    free(p.fitting);
-    return status;
+    TRY(plan_fit_search(&p, question, memory, node_memory, spec, &best, err));
+    int count = 0;
+    rows[count++] = best;
+    for (const struct fit_candidate *c = p.fitting; c < p.fitting + p.fits; c++)
+        if (c != best && ((count < FIT_ROWS && !is_needless(&p, c)) || is_given(&p, c))) rows[count++] = c;
+    const struct simulated_machine *m = &p.machine;
+    printf("fit plan, estimated and not measured: %d rank%s, %s, train_batch_size %" PRId64 "\n", m->world,
+           PLURAL(m->world), dtype_name(spec->dtype), spec->train_batch_size);
+    printf("GPU: %s, assumed\n", m->gpu.name);
+    printf("memory: %.1f GiB of each GPU; of each node, with %d rank%s, %s\n", (double)p.device_limit / gib_bytes,
+           m->link.per_node, PLURAL(m->link.per_node), p.node_limit ? SIZE(round, p.node_limit) : "without a limit");
+    if (p.uses_disk) simulated_machine_print_disk(m);
+    print_fit_table(&p, rows, count);
+    if (row > count) return error_set(err, STATUS_USAGE, "--row %d: the table has %d row%s", row, count, PLURAL(count));
+    print_fit_lines(&p, row ? row : 1, rows[row ? row - 1 : 0]);
+    return STATUS_OK;
 }
 
 enum status plan_fit_choose(const struct machine_question *question, const struct run_spec *spec,
                             struct plan_choice *choice, struct error *err)
 {
-    struct fit_plan p = {.built = 0};
+    RELEASED(fit_plan_release) struct fit_plan p = {.built = 0};
     const struct fit_candidate *best;
-    const enum status status = plan_fit_search(&p, question, NULL, NULL, spec, &best, err);
-    if (status == STATUS_OK)
-        *choice = (struct plan_choice){.setting = best->setting,
-                                       .device_bytes = best->device,
-                                       .node_bytes = best->node,
-                                       .seconds = best->seconds,
-                                       .mfu = best->mfu};
-    free(p.fitting);
-    return status;
+    TRY(plan_fit_search(&p, question, NULL, NULL, spec, &best, err));
+    *choice = (struct plan_choice){best->setting, best->device, best->node, best->seconds, best->mfu};
+    return STATUS_OK;
 }

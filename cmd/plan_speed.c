@@ -35,9 +35,9 @@ static void print_speed_head(struct simulated_run *p, struct simulated_machine *
     const struct run_spec *spec = p->engine.spec;
     const int64_t micros = p->engine.micros;
     printf("speed plan, estimated and not measured: %s, %d rank%s, ZeRO stage %d, %s\n", p->engine.device->name,
-           p->engine.world, p->engine.world == 1 ? "" : "s", spec->zero.stage, dtype_name(spec->dtype));
+           p->engine.world, PLURAL(p->engine.world), spec->zero.stage, dtype_name(spec->dtype));
     if (p->engine.world > p->machine->link.per_node)
-        printf("nodes of %d GPU%s\n", p->machine->link.per_node, p->machine->link.per_node == 1 ? "" : "s");
+        printf("nodes of %d GPU%s\n", p->machine->link.per_node, PLURAL(p->machine->link.per_node));
     printf("a step: %" PRId64 " micro-batch%s of %" PRId64 " x %" PRId64 " tokens on each rank", micros,
            micros == 1 ? "" : "es", spec->train_micro_batch_size_per_gpu, spec->data.seq_length);
     if (spec->transformer.recompute != RECOMPUTE_NONE)

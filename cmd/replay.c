@@ -39,7 +39,7 @@ static enum status replay_take_words(const struct replay_words *words, struct op
         error_set(err, STATUS_USAGE, "no step was named");
         return error_hint(err, "ztrain replay %s --step S; S is the last step to compute", words->run);
     }
-    TRY(option_integer("step", words->step, "a number", 1, most_steps, &options->replay_step, err));
+    TRY(option_integer("step", words->step, "a number", 1, most_steps, &options->rank.replay_step, err));
     TRY(option_integer("local-gpus", words->local_gpus, "a number", 1, SUPERVISE_MAX_RANKS, &ranks, err));
     if (words->set.count > OPTIONS_MAX_SET)
         return error_set(err, STATUS_USAGE, "more than %d --set options", OPTIONS_MAX_SET);
@@ -70,7 +70,7 @@ enum status cmd_replay(int argc, char **argv, struct error *err)
     enum status status = command_line_parse(&line, argc, argv, &words, err);
     if (status == STATUS_OK) {
         status = replay_take_words(&words, &options, path, err);
-        options.replay = words.run;
+        options.rank.replay = words.run;
         options.config = path;
         options.verbose = words.verbose;
     }

@@ -52,22 +52,6 @@ static void pause_report(double seconds)
         nanosleep(&(struct timespec){.tv_nsec = (long)(fmin(left, 0.25) * 1e9)}, NULL);
 }
 
-/* Reads what was added; a run that has ended meanwhile once more, for its last lines. *goes_on: a run does. */
-static enum status report_refresh_runs(struct watched_run *runs, int count, bool *changed, bool *goes_on,
-                                       struct error *err)
-{
-    *changed = *goes_on = false;
-    for (int r = 0; r < count; r++) {
-        const bool was_running = runs[r].state == RUN_RUNNING;
-        bool more = false;
-        TRY(watched_run_refresh(&runs[r], &more, err));
-        *changed = *changed || more;
-        if (was_running && runs[r].state != RUN_RUNNING) TRY(watched_run_refresh(&runs[r], &more, err));
-        *goes_on |= runs[r].state == RUN_RUNNING;
-    }
-    return STATUS_OK;
-}
-
 /* A disk that is full or fails for a moment is tried again. */
 static enum status write_patiently(const struct report_options *options, struct watched_run *runs, int count,
                                    double reload, struct error *err)
@@ -102,7 +86,16 @@ static enum status watch_runs(const struct report_options *options, struct watch
         if (changed) TRY(write_patiently(options, runs, count, options->seconds, err));
         fflush(stdout);
         pause_report(options->seconds);
-        TRY(report_refresh_runs(runs, count, &changed, &goes_on, err));
+        changed = goes_on = false;
+        for (int r = 0; r < count;
+             r++) { /* reads what was added; of a run that has ended meanwhile the last lines too */
+            const bool was_running = runs[r].state == RUN_RUNNING;
+            bool more = false;
+            TRY(watched_run_refresh(&runs[r], &more, err));
+            changed = changed || more;
+            if (was_running && runs[r].state != RUN_RUNNING) TRY(watched_run_refresh(&runs[r], &more, err));
+            goes_on |= runs[r].state == RUN_RUNNING;
+        }
     }
     TRY(write_patiently(options, runs, count, 0, err));
     for (int r = 0; r < count; r++)
@@ -133,9 +126,20 @@ static enum status check_replaced_report(const char *out, bool *empty, struct er
     return error_hint(err, "another name, such as report.html, or delete the file first");
 }
 
-/* Whether FILE, of a link what it leads to, may be a file of a run by its place and its name. */
-static enum status check_report_name(const char *out, struct error *err)
+static enum status check_report_out(const char *out, struct error *err)
 {
+    if (!out) return STATUS_OK;
+    if (fs_is_dir(out)) {
+        const size_t length = strlen(out);
+        error_set(err, STATUS_CHECKPOINT, "--out: '%s' is a folder", out);
+        return error_hint(err, "name a file in it, --out %s%sreport.html", out, out[length - 1] == '/' ? "" : "/");
+    }
+    if (named_file_is_special(out)) return STATUS_OK;
+    struct stat facts;
+    bool empty = true;
+    if (io_stat(out, &facts) == 0) TRY(check_replaced_report(out, &empty, err));
+    if (!empty) return STATUS_OK;
+    /* a run has empty files, such as its lock: FILE, or what the link leads to, may be one by its place and its name */
     char name[FS_PATH_MAX], above[FS_PATH_MAX], place[PATH_MAX], metrics[FS_PATH_MAX];
     TRY(named_file_target(out, name, STATUS_CHECKPOINT, err));
     fs_parent(name, above);
@@ -151,21 +155,6 @@ static enum status check_report_name(const char *out, struct error *err)
     return STATUS_OK;
 }
 
-static enum status check_report_out(const char *out, struct error *err)
-{
-    if (!out) return STATUS_OK;
-    if (fs_is_dir(out)) {
-        const size_t length = strlen(out);
-        error_set(err, STATUS_CHECKPOINT, "--out: '%s' is a folder", out);
-        return error_hint(err, "name a file in it, --out %s%sreport.html", out, out[length - 1] == '/' ? "" : "/");
-    }
-    if (named_file_is_special(out)) return STATUS_OK;
-    struct stat facts;
-    bool empty = true;
-    if (io_stat(out, &facts) == 0) TRY(check_replaced_report(out, &empty, err));
-    return empty ? check_report_name(out, err) : STATUS_OK; /* a run has empty files, such as its lock */
-}
-
 /* Opens the runs, each once. *opened: how many there are to close, after an error too. */
 static enum status open_runs(const struct report_options *options, struct watched_run *runs, int *opened,
                              struct error *err)
@@ -175,7 +164,7 @@ static enum status open_runs(const struct report_options *options, struct watche
         ++*opened;
         TRY(watched_run_open(run, options->runs[i], err));
         for (struct watched_run *other = runs; other < run; other++)
-            if (watched_run_is(run, other)) {
+            if (run->metrics.device == other->metrics.device && run->metrics.inode == other->metrics.inode) {
                 log_warn("'%s' is the same run as '%s', and is shown once", PRINTABLE(options->runs[i]),
                          PRINTABLE(other->folder));
                 watched_run_close(run);

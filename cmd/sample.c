@@ -249,23 +249,6 @@ static void lay_out(struct sample_model *m, struct arena *arena, size_t workspac
     m->workspace = arena_take(arena, MEM_WORKSPACE, workspace);
 }
 
-static enum status allocate_arena(struct sample_model *m, struct error *err)
-{
-    struct op_limits limits;
-    struct arena arena;
-    transformer_op_limits(m->transformer, &limits);
-    const size_t workspace = ops_workspace_bytes(m->device, &limits);
-    arena_init_dry(&arena);
-    lay_out(m, &arena, workspace);
-    TRY(device_alloc(m->device, arena.used, &m->memory, err));
-    m->bytes = arena.used;
-    arena_init(&arena, m->memory, m->bytes);
-    lay_out(m, &arena, workspace);
-    arena_finish(&arena);
-    stream_set_workspace(m->stream, m->workspace, workspace);
-    return transformer_start(m->transformer, m->stream, err);
-}
-
 /* Takes units one by one from a reader, as fp32, to the device. */
 struct staging {
     struct sample_model *model;
@@ -312,36 +295,19 @@ static enum status sample_staging_get(void *owner, enum slice_access access, enu
 /* The base of a checkpoint's adapter, which is compared with the one it was trained on. */
 static enum status read_checkpoint_base(const struct sample_model *m, struct state_slices slices, struct error *err)
 {
-    struct model_desc desc;
-    struct tensor_table stored; /* the same tensors; frozen units may be bytes */
+    RELEASED(model_desc_release) struct model_desc desc = {0};
+    RELEASED(tensor_table_release) struct tensor_table stored = {0}; /* the same tensors; frozen units may be bytes */
     struct huggingface_source source = m->base.source;
-    struct huggingface_reader *reader = NULL;
-    enum status status;
-    TRY_END(checkpoint_model(m->checkpoint, &desc, &stored, err));
+    RELEASED(huggingface_drop) struct huggingface_reader *reader = NULL;
+    TRY(checkpoint_model(m->checkpoint, &desc, &stored, err));
     peft_base_store(m->checkpoint, &m->desc, &stored);
     source.table = &stored;
-    TRY_END(huggingface_open(&source, 0, (uint64_t)m->checkpoint->base.seed, &reader, err));
-    status = peft_base_check(m->checkpoint, &stored, reader, source.dir, err);
-    for (int u = 0; u < stored.num_units && status == STATUS_OK; u++) {
-        float *unit;
-        status = state_slice(slices, SLICE_WRITE, STATE_MASTER, u, &unit, err);
-        if (status == STATUS_OK) status = huggingface_values(reader, u, 0, stored.units[u].numel, unit, err);
-    }
-    huggingface_close(reader);
-end:
-    tensor_table_release(&stored);
-    model_desc_release(&desc);
-    return status;
-}
-
-static enum status read_checkpoint(const struct sample_model *m, struct state_slices slices, struct error *err)
-{
-    TRY(checkpoint_check_table(m->checkpoint, &m->table, err));
-    if (m->checkpoint->adapter) TRY(read_checkpoint_base(m, slices, err));
-    for (int u = 0; u < m->layout.num_trained; u++) {
+    TRY(huggingface_open(&source, 0, (uint64_t)m->checkpoint->base.seed, &reader, err));
+    TRY(peft_base_check(m->checkpoint, &stored, reader, source.dir, err));
+    for (int u = 0; u < stored.num_units; u++) {
         float *unit;
         TRY(state_slice(slices, SLICE_WRITE, STATE_MASTER, u, &unit, err));
-        TRY(checkpoint_read(m->checkpoint, STATE_MASTER, u, 0, m->table.units[u].numel, unit, err));
+        TRY(huggingface_values(reader, u, 0, stored.units[u].numel, unit, err));
     }
     return STATUS_OK;
 }
@@ -349,24 +315,25 @@ static enum status read_checkpoint(const struct sample_model *m, struct state_sl
 static enum status read_weights(struct sample_model *m, struct error *err)
 {
     const int64_t largest = m->layout.max_padded;
-    const size_t size = dtype_size(m->dtype);
-    struct staging s = {.model = m, .unit = -1, .floats = malloc((size_t)largest * sizeof(float))};
-    if (m->dtype != DTYPE_F32) s.converted = malloc((size_t)largest * size);
+    OWNED float *floats = malloc((size_t)largest * sizeof *floats);
+    OWNED void *converted = m->dtype == DTYPE_F32 ? NULL : malloc((size_t)largest * dtype_size(m->dtype));
+    struct staging s = {.model = m, .unit = -1, .floats = floats, .converted = converted};
     const struct state_slices slices = {.owner = &s, .count = 1, .get = sample_staging_get};
-    enum status status = STATUS_OK;
-    if (!s.floats || (m->dtype != DTYPE_F32 && !s.converted))
-        status =
-            error_set(err, STATUS_DEVICE, "cannot read the weights: out of memory for %" PRId64 " values", largest);
-    else if (m->checkpoint)
-        status = read_checkpoint(m, slices, err);
-    else
-        status = huggingface_load(&m->base.source, &m->layout, 0, 0, slices, err);
-    if (status == STATUS_OK && m->adapter.settings.on)
-        status = peft_load(m->found, &m->desc, &m->table, &m->layout, 0, slices, err);
-    if (status == STATUS_OK) sample_staging_flush(&s);
-    free(s.floats);
-    free(s.converted);
-    return status;
+    if (!floats || (m->dtype != DTYPE_F32 && !converted))
+        return error_set(err, STATUS_DEVICE, "cannot read the weights: out of memory for %" PRId64 " values", largest);
+    if (m->checkpoint) TRY(checkpoint_check_table(m->checkpoint, &m->table, err));
+    if (!m->checkpoint)
+        TRY(huggingface_load(&m->base.source, &m->layout, 0, 0, slices, err));
+    else if (m->checkpoint->adapter)
+        TRY(read_checkpoint_base(m, slices, err));
+    for (int u = 0; m->checkpoint && u < m->layout.num_trained; u++) {
+        float *unit;
+        TRY(state_slice(slices, SLICE_WRITE, STATE_MASTER, u, &unit, err));
+        TRY(checkpoint_read(m->checkpoint, STATE_MASTER, u, 0, m->table.units[u].numel, unit, err));
+    }
+    if (m->adapter.settings.on) TRY(peft_load(m->found, &m->desc, &m->table, &m->layout, 0, slices, err));
+    sample_staging_flush(&s);
+    return STATUS_OK;
 }
 
 /* Opens the device and reads the weights. prompt, context: tokens of the prompt, and of the whole sequence. */
@@ -401,7 +368,19 @@ static enum status start_model(struct sample_model *m, const struct arguments *a
     };
     TRY(transformer_new(&config, m->device, &m->transformer, err));
     m->generator = generator_new(m->transformer, context);
-    TRY(allocate_arena(m, err));
+    struct op_limits limits;
+    struct arena arena;
+    transformer_op_limits(m->transformer, &limits);
+    const size_t workspace = ops_workspace_bytes(m->device, &limits);
+    arena_init_dry(&arena);
+    lay_out(m, &arena, workspace);
+    TRY(device_alloc(m->device, arena.used, &m->memory, err));
+    m->bytes = arena.used;
+    arena_init(&arena, m->memory, m->bytes);
+    lay_out(m, &arena, workspace);
+    arena_finish(&arena);
+    stream_set_workspace(m->stream, m->workspace, workspace);
+    TRY(transformer_start(m->transformer, m->stream, err));
     return read_weights(m, err);
 }
 

@@ -30,7 +30,7 @@ static enum status train_prepare_restarts(const struct options *options, struct 
                                           struct restart *last, struct places *places, struct error *err)
 {
     char path[FS_PATH_MAX];
-    const char *resume = run_resume_of(spec, options->resume, path);
+    const char *resume = run_resume_of(spec, options->rank.resume, path);
     TRY(run_home_find(spec, resume, home, err));
     TRY(restart_check(resume, home, err));
     restart_read(last);
@@ -44,19 +44,6 @@ static enum status train_prepare_restarts(const struct options *options, struct 
     return places_choose(places, &wish, err);
 }
 
-static enum status train_supervise(char **argv, const struct run_spec *spec, const struct places *places,
-                                   struct supervise_end *end, struct error *err)
-{
-    char *visible = places_visible(places);
-    enum status status = supervise(places->count, visible, argv, spec->comm.timeout_seconds, end, err);
-    if (status == STATUS_OK && end->exit_code != STATUS_OK) {
-        status = error_set(err, (enum status)end->exit_code, "the ranks have ended with exit code %d", end->exit_code);
-        error_mark_printed(err);
-    }
-    free(visible);
-    return status;
-}
-
 /* The ranks print their errors themselves. */
 static enum status train_start_ranks(const struct options *options, char **argv, struct run_spec *spec,
                                      struct error *err)
@@ -66,13 +53,18 @@ static enum status train_start_ranks(const struct options *options, char **argv,
     struct supervise_end end;
     struct places places = {.count = options->local_gpus};
     if (spec->model.folder) TRY(model_desc_keep(spec->model.folder, err));
-    if (options->max_restarts) TRY(train_prepare_restarts(options, spec, &home, &last, &places, err));
-    enum status status = train_supervise(argv, spec, &places, &end, err);
-    if (status == STATUS_OK || !options->max_restarts || end.asked) return status;
+    if (options->rank.max_restarts) TRY(train_prepare_restarts(options, spec, &home, &last, &places, err));
+    OWNED char *visible = places_visible(&places);
+    enum status status = supervise(places.count, visible, argv, spec->comm.timeout_seconds, &end, err);
+    if (status == STATUS_OK && end.exit_code != STATUS_OK) {
+        status = error_set(err, (enum status)end.exit_code, "the ranks have ended with exit code %d", end.exit_code);
+        error_mark_printed(err);
+    }
+    if (status == STATUS_OK || !options->rank.max_restarts || end.asked) return status;
     const struct restart_failure failure = {
         .code = status, .rank = end.rank, .cause = *end.cause ? end.cause : err->text};
     const struct restart_rules rules = {
-        .most = options->max_restarts,
+        .most = options->rank.max_restarts,
         .places = options->min_gpus ? &places : NULL,
         .wish = {.least = options->min_gpus, .most = options->local_gpus, .spec = spec, .step = -1},
         .home = &home,
@@ -81,31 +73,22 @@ static enum status train_start_ranks(const struct options *options, char **argv,
     return restart_after(&last, &rules, &failure);
 }
 
-/* A supervisor keeps the run spec as it is now for all its starts. A rank's threads wait for no reader from here on. */
-static enum status train_before_reading(const struct options *options, bool supervises, struct error *err)
-{
-    const int error = supervises ? 0 : output_start();
-    if (error) return error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error));
-    if (supervises && options->config) TRY(kept_files_add(options->config, err));
-    return supervises && options->deepspeed ? kept_files_add(options->deepspeed, err) : STATUS_OK;
-}
-
 /* A hash of the input that has to be the same on all ranks. */
 static uint64_t train_fingerprint(const struct options *options, const struct run_spec *spec)
 {
     XXH64_hash_t hash = 0;
     for (; spec; spec = spec->next) {
-        json_t *all = spec_to_json(spec);
-        char *text = json_dumps(all, JSON_SORT_KEYS | JSON_COMPACT);
+        json_auto_t *all = spec_to_json(spec);
+        OWNED char *text = json_dumps(all, JSON_SORT_KEYS | JSON_COMPACT);
         hash = text ? XXH3_64bits_withSeed(text, strlen(text), hash) : 0;
-        free(text);
-        json_decref(all);
     }
-    if (options->resume) hash = XXH3_64bits_withSeed(options->resume, strlen(options->resume), hash);
-    const char *const traced[] = {options->trace ? "trace" : "", options->trace_steps ? options->trace_steps : ""};
+    if (options->rank.resume) hash = XXH3_64bits_withSeed(options->rank.resume, strlen(options->rank.resume), hash);
+    const char *const traced[] = {options->rank.trace ? "trace" : "",
+                                  options->rank.trace_steps ? options->rank.trace_steps : ""};
     for (size_t i = 0; i < COUNT_OF(traced); i++) /* whether there is a trace: the file may differ, rank 0 writes it */
         hash = XXH3_64bits_withSeed(traced[i], strlen(traced[i]), hash);
-    if (options->replay) hash = XXH3_64bits_withSeed(&options->replay_step, sizeof options->replay_step, hash);
+    if (options->rank.replay)
+        hash = XXH3_64bits_withSeed(&options->rank.replay_step, sizeof options->rank.replay_step, hash);
     return hash;
 }
 
@@ -166,47 +149,32 @@ static enum status print_home(const struct run_spec *spec, const char *resume, s
     return status == STATUS_OK ? run_home_check_room(home, err) : status;
 }
 
-/* The run folder, the batch, and what a resume would be refused for. */
-static enum status train_dry_home(const struct options *options, struct run_spec *spec, int world, const char *source,
-                                  bool *resumes, struct error *err)
-{
-    struct run_home home;
-    char resume_from[FS_PATH_MAX];
-    const char *given = run_resume_of(spec, options->resume, resume_from);
-    TRY(print_home(spec, given, &home, err));
-    const char *resume = run_home_resume(&home, given);
-    *resumes |= resume != NULL;
-    return resume ? resume_dry(resume, &home, spec, world, source, err) : spec_resolve_batch(spec, world, source, err);
-}
-
 static enum status train_run_command(const struct options *options, char **argv, struct bootstrap *boot,
                                      struct run_spec *spec, struct error *err)
 {
     bool supervises = options->local_gpus && !bootstrap_is_local_rank();
-    if (spec->run.group && (options->profile || options->trace))
+    if (spec->run.group && (options->rank.profile || options->rank.trace))
         return error_set(err, STATUS_USAGE,
                          "%s is not supported with several adapters; hint: train one of them with it",
-                         options->profile ? "--profile" : "--trace");
+                         options->rank.profile ? "--profile" : "--trace");
     int world = supervises ? options->local_gpus : boot->world;
     const char *source = boot->source;
     if (options->dry_run) {
         bool resumes = false;
-        for (struct run_spec *each = spec; each; each = each->next)
-            TRY(train_dry_home(options, each, world, source, &resumes, err));
+        for (struct run_spec *each = spec; each; each = each->next) { /* what a run, or a resume, is refused for */
+            struct run_home home;
+            char resume_from[FS_PATH_MAX];
+            const char *resume = run_resume_of(each, options->rank.resume, resume_from);
+            TRY(print_home(each, resume, &home, err));
+            resume = run_home_resume(&home, resume);
+            resumes |= resume != NULL;
+            TRY(resume ? resume_dry(resume, &home, each, world, source, err)
+                       : spec_resolve_batch(each, world, source, err));
+        }
         return plan_dry_run(spec, world, source, boot->cores, resumes, err);
     }
-    if (!supervises) {
-        const struct rank_options rank = {.resume = options->resume,
-                                          .resumed_at_first = options->resumed_at_first,
-                                          .profile = options->profile,
-                                          .trace = options->trace,
-                                          .trace_steps = options->trace_steps,
-                                          .restarts = options->max_restarts > 0,
-                                          .replay = options->replay,
-                                          .replay_step = options->replay_step};
-        return rank_run(&rank, boot, spec, err);
-    }
-    if (!options->resume && !options->replay) /* a resumed run's batch also depends on its checkpoint */
+    if (!supervises) return rank_run(&options->rank, boot, spec, err);
+    if (!options->rank.resume && !options->rank.replay) /* a resumed run's batch also depends on its checkpoint */
         TRY(spec_resolve_batches(spec, world, source, err));
     return train_start_ranks(options, argv, spec, err);
 }
@@ -222,15 +190,15 @@ static enum status train_check_options(const struct options *options, const stru
         return error_set(err, STATUS_USAGE, "--local-gpus %d inside %s with %d ranks; hint: one of the two",
                          options->local_gpus, boot->source, boot->world);
     int64_t first, last;
-    if (options->trace_steps && !options->trace)
+    if (options->rank.trace_steps && !options->rank.trace)
         return error_set(err, STATUS_USAGE, "--trace-steps needs --trace FILE");
-    if (options->trace_steps) TRY(trace_steps_parse(options->trace_steps, &first, &last, err));
-    if (options->max_restarts && !options->local_gpus)
+    if (options->rank.trace_steps) TRY(trace_steps_parse(options->rank.trace_steps, &first, &last, err));
+    if (options->rank.max_restarts && !options->local_gpus)
         return error_set(
             err, STATUS_USAGE,
             "--max-restarts needs --local-gpus N; hint: under Slurm, the job script train.sbatch puts the job "
             "back into the queue");
-    if (options->min_gpus && !options->max_restarts)
+    if (options->min_gpus && !options->rank.max_restarts)
         return error_set(err, STATUS_USAGE,
                          "--min-gpus needs --max-restarts K; hint: a run goes on with fewer ranks when they are "
                          "started again");
@@ -262,7 +230,13 @@ enum status train_with(const struct options *options, char **argv, enum status s
     if (status == STATUS_OK && !options->dry_run) status = machine_check_proc(err);
     if (status == STATUS_OK && options->dry_run && boot.rank != 0) /* rank 0 prints everything */
         goto end;
-    if (status == STATUS_OK && !options->dry_run) TRY_END(train_before_reading(options, supervises, err));
+    if (status == STATUS_OK && !options->dry_run && supervises) { /* which keeps the run spec for all its starts */
+        if (options->config) TRY_END(kept_files_add(options->config, err));
+        if (options->deepspeed) TRY_END(kept_files_add(options->deepspeed, err));
+    } else if (status == STATUS_OK && !options->dry_run) { /* a rank's threads wait for no reader from here on */
+        const int error = output_start();
+        if (error) TRY_END(error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error)));
+    }
     TRY_END(train_read_spec(options, &boot, status, &spec, err));
     if (supervises) snprintf(boot.source, sizeof boot.source, "--local-gpus %d", options->local_gpus);
     status = train_run_command(options, argv, &boot, spec, err);
@@ -278,9 +252,9 @@ enum status cmd_train(int argc, char **argv, struct error *err)
     struct restart last;
     enum status status = options_parse(argc, argv, &options, err);
     restart_read(&last);
-    if (status == STATUS_OK && options.max_restarts && *last.run) {
-        options.resumed_at_first = options.resume;
-        options.resume = last.run;
+    if (status == STATUS_OK && options.rank.max_restarts && *last.run) {
+        options.rank.resumed_at_first = options.rank.resume;
+        options.rank.resume = last.run;
     }
     log_show_details(options.verbose || options.dry_run);
     if (status == STATUS_OK && options.help) {

@@ -28,7 +28,7 @@ static enum verify_outcome verify_one(const char *folder, bool listed, struct er
             error_set(err, STATUS_CHECKPOINT, "'%s' has a checkpoint's name, and is a folder of checkpoints", folder);
         else if (checkpoint_open(folder, true, &checkpoint, err) == STATUS_OK) {
             printf("ok       %s: step %" PRId64 ", %d rank%s, %" PRId64 " bytes\n", PRINTABLE(folder),
-                   checkpoint->position.step, checkpoint->world, checkpoint->world == 1 ? "" : "s", checkpoint->bytes);
+                   checkpoint->position.step, checkpoint->world, PLURAL(checkpoint->world), checkpoint->bytes);
             checkpoint_close(checkpoint);
             return OUTCOME_OK;
         }
@@ -71,14 +71,12 @@ static enum status verify_list(const struct checkpoint_list *list, const char *d
 
 static enum status nothing_to_verify(const char *dir, struct error *err)
 {
-    struct checkpoint_list aside;
-    enum status status = error_set(err, STATUS_CHECKPOINT, "there is no checkpoint in '%s'", dir);
-    if (checkpoint_list_init(&aside, dir, true, NULL) != STATUS_OK) return status;
-    if (aside.count)
-        error_hint(err, "ztrain inspect %s lists the %d that %s set aside; each can be verified by its name", dir,
-                   aside.count, aside.count == 1 ? "is" : "are");
-    checkpoint_list_release(&aside);
-    return status;
+    RELEASED(checkpoint_list_release) struct checkpoint_list aside = {0};
+    error_set(err, STATUS_CHECKPOINT, "there is no checkpoint in '%s'", dir);
+    checkpoint_list_init(&aside, dir, true, NULL);
+    if (!aside.count) return STATUS_CHECKPOINT;
+    return error_hint(err, "ztrain inspect %s lists the %d that %s set aside; each can be verified by its name", dir,
+                      aside.count, aside.count == 1 ? "is" : "are");
 }
 
 /* Verifies all, newest first; the first fault is the command's. If all that were listed are gone, it lists again. */
@@ -86,11 +84,9 @@ static enum status verify_all(const char *dir, struct error *err)
 {
     struct tally tally = {.ok = 0};
     for (int i = 0; i < CHECKPOINT_TRIES && !tally.ok && !tally.damaged && !tally.unread; i++) {
-        struct checkpoint_list list;
+        RELEASED(checkpoint_list_release) struct checkpoint_list list = {0};
         TRY(checkpoint_list_init(&list, dir, false, err));
-        enum status status = list.count ? verify_list(&list, dir, &tally, err) : nothing_to_verify(dir, err);
-        checkpoint_list_release(&list);
-        if (status != STATUS_OK) return status;
+        TRY(list.count ? verify_list(&list, dir, &tally, err) : nothing_to_verify(dir, err));
     }
     int faults = tally.damaged + tally.unread;
     if (tally.ok && !faults) return STATUS_OK;

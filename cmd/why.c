@@ -170,23 +170,10 @@ static void why_say_where(const struct flight_view *view, char where[WHERE_MAX],
     }
 }
 
-static void why_print_row(const struct flight_view *view, int rank, double now, bool marked, int width)
-{
-    char where[WHERE_MAX] = "", since[32] = "", age[32], source[96];
-    if (!view->record) {
-        printf("%c %5d  no record\n", marked ? '*' : ' ', rank);
-        return;
-    }
-    why_say_where(view, where, since);
-    printf("%c %5d  %-16s %8d  %8" PRId64 " %8" PRId64 "  %-*s %-12s  %8s  %s\n", marked ? '*' : ' ', rank,
-           PRINTABLE(view->record->head.host), view->record->head.pid, view->done[0], view->done[1], width, where,
-           since, why_age_text(now - view->moved, age), why_source_text(view, now, source));
-}
-
 static void why_print_table(const struct flight_records *all, const struct flight_verdict *verdict)
 {
     const double now = clock_seconds(CLOCK_REALTIME);
-    char where[WHERE_MAX] = "", since[32], age[32];
+    char where[WHERE_MAX] = "", since[32], age[32], source[96];
     double written = 0;
     int width = 20; /* of the column that says where */
     for (int r = 0; r < all->world; r++)
@@ -197,8 +184,19 @@ static void why_print_table(const struct flight_records *all, const struct fligh
     for (int i = 0; i < all->count; i++) written = fmax(written, 1e-9 * (double)all->records[i].head.wall);
     printf("\n  %5s  %-16s %8s  %8s %8s  %-*s %-12s  %8s  %s\n", "rank", "host", "process", "data", "control", width,
            "is in", "since", "last sign", "record");
-    for (int r = 0; r < all->world; r++)
-        if (r < MOST_ROWS || r == verdict->rank) why_print_row(&all->views[r], r, now, r == verdict->rank, width);
+    for (int r = 0; r < all->world; r++) {
+        const struct flight_view *view = &all->views[r];
+        const char mark = r == verdict->rank ? '*' : ' ';
+        if (r >= MOST_ROWS && r != verdict->rank) continue;
+        if (!view->record) {
+            printf("%c %5d  no record\n", mark, r);
+            continue;
+        }
+        why_say_where(view, where, since);
+        printf("%c %5d  %-16s %8d  %8" PRId64 " %8" PRId64 "  %-*s %-12s  %8s  %s\n", mark, r,
+               PRINTABLE(view->record->head.host), view->record->head.pid, view->done[0], view->done[1], width, where,
+               since, why_age_text(now - view->moved, age), why_source_text(view, now, source));
+    }
     if (all->world > MOST_ROWS) printf("  of %d ranks, the first %d\n", all->world, MOST_ROWS);
     printf("\ndata, control: the last collective of the channel that is over; last sign: ago\n"
            "records: %s, written %s ago\n",
@@ -230,29 +228,6 @@ static void why_print_paragraph(const char *text)
 {
     const char *shown = PRINTABLE(text);
     wrapped_put(stdout, 110, "", shown, strlen(shown));
-}
-
-static void why_tell_end(const struct starts *starts)
-{
-    char text[4 * NAME_MAX], newer[NAME_MAX + 64] = "", records[2 * NAME_MAX + 100] = "", date[32];
-    if (flight_start_compare(starts->newest, starts->end.start) > 0)
-        snprintf(newer, sizeof newer, " A newer start, %s, has left no records.", starts->newest);
-    if (*starts->chosen)
-        snprintf(records, sizeof records, " The records are of a start before it: --start %s reads them.",
-                 starts->chosen);
-    snprintf(text, sizeof text, "The run ended in order at %s (start %s).%s%s",
-             clock_date((double)starts->end.wall, date), starts->end.start, newer, records);
-    why_print_paragraph(text);
-}
-
-static void why_print_starts(const struct starts *starts)
-{
-    const bool newer = strcmp(starts->newest, starts->chosen) != 0;
-    if (!newer && !*starts->before) return;
-    printf("records of the start %s", PRINTABLE(starts->chosen));
-    if (newer) printf("; the newer start %s has left none", PRINTABLE(starts->newest));
-    if (*starts->before) printf("; of the one before it: --start %s", PRINTABLE(starts->before));
-    printf("\n\n");
 }
 
 /* ---- the command --------------------------------------------------------- */
@@ -302,14 +277,26 @@ static enum status why_answer(const struct question *question, struct flight_rec
     }
     if (question->start) return why_no_records(flight, err);
     if (*starts.end.start) {
-        why_tell_end(&starts);
+        char text[4 * NAME_MAX], newer[NAME_MAX + 64] = "", records[2 * NAME_MAX + 100] = "", date[32];
+        if (flight_start_compare(starts.newest, starts.end.start) > 0)
+            snprintf(newer, sizeof newer, " A newer start, %s, has left no records.", starts.newest);
+        if (*starts.chosen)
+            snprintf(records, sizeof records, " The records are of a start before it: --start %s reads them.",
+                     starts.chosen);
+        snprintf(text, sizeof text, "The run ended in order at %s (start %s).%s%s",
+                 clock_date((double)starts.end.wall, date), starts.end.start, newer, records);
+        why_print_paragraph(text);
         if (question->rank < 0) return STATUS_OK;
         return error_set(err, STATUS_USAGE,
                          "--rank %" PRId64 ": the newest start has no record of this rank; add --start NAME",
                          question->rank);
     }
     if (!*starts.chosen) return why_no_records(flight, err);
-    why_print_starts(&starts);
+    const bool newer = strcmp(starts.newest, starts.chosen) != 0;
+    if (newer || *starts.before) printf("records of the start %s", PRINTABLE(starts.chosen));
+    if (newer) printf("; the newer start %s has left none", PRINTABLE(starts.newest));
+    if (*starts.before) printf("; of the one before it: --start %s", PRINTABLE(starts.before));
+    if (newer || *starts.before) printf("\n\n");
     TRY(fs_join(all->folder, flight, starts.chosen, STATUS_CHECKPOINT, err));
     return why_tell_records(all, question->rank, err);
 }

@@ -1,6 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/env_switch.h"
 
+#include "core/memory.h"
+
+#include <sodium.h>
+
+void env_keep(const char *name, const void *data, size_t size)
+{
+    OWNED char *digits = memory_alloc(2 * size + 1);
+    if (setenv(name, sodium_bin2hex(digits, 2 * size + 1, data, size), 1) != 0) memory_exhausted(0);
+}
+
+bool env_kept(const char *name, void *data, size_t size)
+{
+    const char *digits = getenv(name);
+    size_t bytes = 0;
+    return digits && !sodium_hex2bin(data, size, digits, strlen(digits), NULL, &bytes, NULL) && bytes == size;
+}
+
 enum status env_switch(const char *name, const char *meaning, bool *on, struct error *err)
 {
     const char *value = getenv(name);

@@ -13,6 +13,9 @@ const char *printable(const char *text, char *buffer, size_t size);
 /* The same with a buffer that lives to the end of the enclosing block. */
 #define PRINTABLE(text) printable((text), (char[PRINTABLE_SIZE]){0}, PRINTABLE_SIZE)
 
+/* The end of a noun: "2 steps", "1 step". */
+#define PLURAL(count) ((count) == 1 ? "" : "s")
+
 /* A word as a POSIX shell takes it, for free(): plain or in quotes; $'…' (bash, zsh, ksh) if it is not printable. */
 char *shell_word(const char *text);
 

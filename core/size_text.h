@@ -17,3 +17,6 @@ const char *size_format(int64_t bytes, char text[SIZE_TEXT_MAX]);
 
 /* The same in the largest binary unit below them with one decimal, "79.6 GiB". */
 const char *size_round(int64_t bytes, char text[SIZE_TEXT_MAX]);
+
+/* The same for a block's lifetime: printf("%s", SIZE(round, bytes)). */
+#define SIZE(kind, bytes) size_##kind((int64_t)(bytes), (char[SIZE_TEXT_MAX]){0})

@@ -133,6 +133,13 @@ static inline void status_free_owned(void *variable)
     free(memory);
 }
 
+/* RELEASER(checkpoint_drop, struct checkpoint, checkpoint_close) makes checkpoint_drop() for RELEASED pointers. */
+#define RELEASER(name, type, release)       \
+    static inline void name(type **pointer) \
+    {                                       \
+        release(*pointer);                  \
+    }
+
 /* With a local `enum status status`: unless it is STATUS_OK, TRY_GOTO jumps to `fail:`, TRY_END to `end:`. */
 #define TRY_GOTO(expression)                \
     do {                                    \

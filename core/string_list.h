@@ -12,6 +12,7 @@ struct string_list {
 };
 
 void string_list_add(struct string_list *list, const char *text); /* a copy */
+void string_list_sort(struct string_list *list);
 void string_list_release(struct string_list *list);
 
 __END_DECLS

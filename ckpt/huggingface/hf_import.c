@@ -15,15 +15,6 @@
 #include "ckpt/huggingface/hf_quantized.h"
 #include "ckpt/huggingface/hf_write.h"
 
-#include "core/fsutil.h"
-#include "core/heartbeat.h"
-#include "core/log.h"
-#include "core/memory.h"
-#include "core/printable.h"
-#include "core/round_up.h"
-#include "core/size_text.h"
-#include "core/string_list.h"
-
 #include <fnmatch.h>
 
 enum {
@@ -68,11 +59,6 @@ struct huggingface_reader {
 
 /* ---- which files --------------------------------------------------------- */
 
-static int compare_import_names(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 static enum status read_index(struct huggingface_reader *import, const char *path, struct error *err)
 {
     json_t *index;
@@ -82,24 +68,21 @@ static enum status read_index(struct huggingface_reader *import, const char *pat
     if (!json_is_object(import->weight_map) || json_object_size(import->weight_map) == 0)
         return error_set(err, STATUS_DATA, "%s: weight_map must be an object with tensor names", path);
 
-    size_t count = json_object_size(import->weight_map);
-    const char **names = memory_alloc(count * sizeof *names), *tensor;
-    enum status status = STATUS_OK;
+    RELEASED(string_list_release) struct string_list names = {0};
+    const char *tensor;
     json_t *value;
-    size_t n = 0;
     json_object_foreach (import->weight_map, tensor, value) {
         const char *file = json_string_value(value);
         if (!file || !*file || strchr(file, '/') || file[0] == '.') /* only a name in this folder is allowed */
-            TRY_END(error_set(err, STATUS_DATA, "%s: weight_map: tensor '%.200s' must name a file in the folder", path,
-                              tensor));
-        names[n++] = file;
+            return error_set(err, STATUS_DATA, "%s: weight_map: tensor '%.200s' must name a file in the folder", path,
+                             tensor);
+        string_list_add(&names, file);
     }
-    qsort(names, n, sizeof *names, compare_import_names);
-    for (size_t i = 0; i < n; i++)
-        if (i == 0 || strcmp(names[i], names[i - 1]) != 0) string_list_add(&import->files.names, names[i]);
-end:
-    free(names);
-    return status;
+    string_list_sort(&names);
+    for (int i = 0; i < names.count; i++)
+        if (i == 0 || strcmp(names.items[i], names.items[i - 1]) != 0)
+            string_list_add(&import->files.names, names.items[i]);
+    return STATUS_OK;
 }
 
 /* transformers would put the adapter on top of its base model: whose weights are meant is not clear. */
@@ -370,20 +353,6 @@ static enum status match_entry(struct huggingface_reader *import, int file, cons
     return STATUS_OK;
 }
 
-static enum status match_file(struct huggingface_reader *import, int file, struct error *err)
-{
-    char path[FS_PATH_MAX];
-    struct safetensors_header header = {0};
-    enum status status = STATUS_OK;
-    TRY(fs_join(path, import->dir, import->files.names.items[file], STATUS_DATA, err));
-    TRY(safetensors_read_header(path, &header, err));
-    import->seen += (size_t)header.count;
-    for (int i = 0; i < header.count; i++) TRY_END(match_entry(import, file, path, &header.entries[i], err));
-end:
-    safetensors_header_release(&header);
-    return status;
-}
-
 static enum status resolve_pooler(struct huggingface_reader *import, struct error *err)
 {
     const int head = tensor_table_head(import->table);
@@ -402,20 +371,19 @@ static void tell_differences(const struct huggingface_reader *import)
     if (import->left_out)
         log_info("model: left out %s in '%s': %d tensor%s%s",
                  import->desc->family == FAMILY_BERT ? "the heads of pretraining" : "the layer for further tokens",
-                 import->dir, import->left_out, import->left_out == 1 ? "" : "s",
+                 import->dir, import->left_out, PLURAL(import->left_out),
                  import->desc->family == FAMILY_BERT ? ", cls.…" : "");
     if (import->new_pooler)
         log_info("model: '%s' has no pooler: 'bert.pooler' starts from random values (run.seed)", import->dir);
     if (import->ignored)
         log_info("model: model.ignore_tensors leaves out %d tensor%s of '%s': %s%s", import->ignored,
-                 import->ignored == 1 ? "" : "s", import->dir, import->ignored_names,
+                 PLURAL(import->ignored), import->dir, import->ignored_names,
                  import->ignored > NAMES_SHOWN ? ", …" : "");
     if (import->names) {
-        char size[SIZE_TEXT_MAX];
         log_info(
             "model: '%s' is multimodal: its text model is trained; %d other tensors (%s) are not, and exports take "
             "them from there",
-            import->dir, import->rest.count, size_round(import->rest.bytes, size));
+            import->dir, import->rest.count, SIZE(round, import->rest.bytes));
     }
     for (int i = 0; !import->ignored && import->ignore && i < import->ignore->count; i++)
         log_info("model: model.ignore_tensors: no tensor of '%s' matches '%s'", import->dir, import->ignore->items[i]);
@@ -440,24 +408,21 @@ static void suggest_pattern(const struct huggingface_reader *import, char *patte
     snprintf(pattern, size, "%.*s%s", (int)(last ? last - name : (long)strlen(name)), name, last ? ".*" : "");
 }
 
-static enum status refuse_extra(const struct huggingface_reader *import, struct error *err)
-{
-    char pattern[sizeof import->extra_name + 8], more[48] = "";
-    if (import->extra > 1) snprintf(more, sizeof more, " (the first of %d)", import->extra);
-    suggest_pattern(import, pattern, sizeof pattern);
-    error_set(err, STATUS_DATA, "%s: tensor '%s' is not part of this model%s", import->extra_path, import->extra_name,
-              more);
-    return error_hint(err,
-                      "config.json must be that of the weights (model_type %s, %" PRId64
-                      " layers); model.ignore_tensors: ['%s'] in a run spec leaves tensors out",
-                      model_family_name(import->desc->family), import->desc->num_layers, pattern);
-}
-
 static enum status check_complete(const struct huggingface_reader *import, struct error *err)
 {
     const struct tensor_info *first = NULL;
     int missing = 0;
-    if (import->extra) return refuse_extra(import, err);
+    if (import->extra) {
+        char pattern[sizeof import->extra_name + 8], more[48] = "";
+        if (import->extra > 1) snprintf(more, sizeof more, " (the first of %d)", import->extra);
+        suggest_pattern(import, pattern, sizeof pattern);
+        error_set(err, STATUS_DATA, "%s: tensor '%s' is not part of this model%s", import->extra_path,
+                  import->extra_name, more);
+        return error_hint(err,
+                          "config.json must be that of the weights (model_type %s, %" PRId64
+                          " layers); model.ignore_tensors: ['%s'] in a run spec leaves tensors out",
+                          model_family_name(import->desc->family), import->desc->num_layers, pattern);
+    }
     for (int i = 0; i < import->table->num_tensors; i++) {
         if (!import->places[i].found && !may_be_missing(import, &import->table->tensors[i])) {
             first = first ? first : &import->table->tensors[i];
@@ -482,42 +447,11 @@ static enum status check_complete(const struct huggingface_reader *import, struc
 
 /* ---- reading ------------------------------------------------------------- */
 
-static enum status compare_tied_head(struct huggingface_reader *import, int64_t first, int64_t count,
-                                     const float *embedding, struct error *err)
-{
-    for (int64_t done = 0; done < count;) {
-        int64_t n = count - done < COMPARED_BYTES / 4 ? count - done : COMPARED_BYTES / 4;
-        TRY(hf_files_values(&import->files, &import->tied_head, first + done, n, import->compared, err));
-        if (memcmp(import->compared, embedding + done, (size_t)n * sizeof *embedding) != 0) {
-            error_set(err, STATUS_DATA, "'%s': tensor '%s' differs from '%s', but config.json ties them", import->dir,
-                      LM_HEAD, tensor_find(import->table, 0, ROLE_WTE)->name);
-            return error_hint(err, "tie_word_embeddings: false in config.json trains both, as transformers would");
-        }
-        done += n;
-    }
-    return STATUS_OK;
-}
-
 /* ---- quantized folders --------------------------------------------------- */
 
 static bool import_is_quantized(const struct huggingface_reader *import, int tensor)
 {
     return import->quantized && import->quantized[tensor].parts[HF_CODES].found;
-}
-
-static enum status open_quantized(struct huggingface_reader *import, struct error *err)
-{
-    const struct tensor_table *table = import->table;
-    for (int t = 0; import->quantized && t < table->num_tensors; t++) {
-        const bool wanted = table->stored && table->stored[t].quantized;
-        if (import_is_quantized(import, t)) {
-            TRY(hf_quantized_open(&import->quantized[t], import->desc, &table->tensors[t], &import->files, err));
-        } else if (wanted) {
-            error_set(err, STATUS_DATA, "'%s': tensor '%s' is not quantized", import->dir, table->tensors[t].name);
-            return error_hint(err, "config.json's quantization_config must name it among the modules that are not");
-        }
-    }
-    return STATUS_OK;
 }
 
 static enum status import_part(void *context, int tensor, enum stored_part part, void *out, struct error *err)
@@ -566,23 +500,17 @@ static enum status import_stack(struct huggingface_reader *import, int tensor, i
     return STATUS_OK;
 }
 
-static void import_initial_values(const struct huggingface_reader *import, int tensor, int64_t first, int64_t count,
-                                  float *out)
-{
-    enum { PIECE = 1 << 16 };
-#pragma omp parallel for schedule(dynamic)
-    for (int64_t at = 0; at < count; at += PIECE) {
-        tensor_init_range(import->table, tensor, import->seed, first + at, min64(count - at, PIECE), out + at);
-        heartbeat_beat();
-    }
-}
-
 static enum status import_values(void *context, int tensor, int64_t first, int64_t count, float *out, struct error *err)
 {
     struct huggingface_reader *import = context;
     const struct tensor_info *info = &import->table->tensors[tensor];
     if (starts_fresh(import, info) || (!import->places[tensor].found && may_be_missing(import, info))) {
-        import_initial_values(import, tensor, first, count, out);
+        enum { PIECE = 1 << 16 };
+#pragma omp parallel for schedule(dynamic)
+        for (int64_t at = 0; at < count; at += PIECE) {
+            tensor_init_range(import->table, tensor, import->seed, first + at, min64(count - at, PIECE), out + at);
+            heartbeat_beat();
+        }
         return STATUS_OK;
     }
     const struct hf_place *place = &import->places[tensor];
@@ -600,7 +528,15 @@ static enum status import_values(void *context, int tensor, int64_t first, int64
                   isnan(out[i]) ? "NaN" : "an infinity");
         return error_hint(err, "the file is damaged, or its training had diverged; take an earlier copy");
     }
-    if (info->role == ROLE_WTE && import->tied_head.found) return compare_tied_head(import, first, count, out, err);
+    if (info->role != ROLE_WTE || !import->tied_head.found) return STATUS_OK;
+    for (int64_t done = 0, n; done < count; done += n) { /* the tied head has the same values */
+        n = min64(count - done, COMPARED_BYTES / 4);
+        TRY(hf_files_values(&import->files, &import->tied_head, first + done, n, import->compared, err));
+        if (memcmp(import->compared, out + done, (size_t)n * sizeof *out) == 0) continue;
+        error_set(err, STATUS_DATA, "'%s': tensor '%s' differs from '%s', but config.json ties them", import->dir,
+                  LM_HEAD, info->name);
+        return error_hint(err, "tie_word_embeddings: false in config.json trains both, as transformers would");
+    }
     return STATUS_OK;
 }
 
@@ -655,7 +591,14 @@ static enum status import_begin(struct huggingface_reader *import, const struct 
         json_object_set_new(import->by_name, table->tensors[i].name, json_integer((json_int_t)i));
     TRY(find_files(import, err));
     TRY(refuse_adapter(import, err));
-    for (int file = 0; file < import->files.names.count; file++) TRY(match_file(import, file, err));
+    for (int file = 0; file < import->files.names.count; file++) {
+        char path[FS_PATH_MAX];
+        RELEASED(safetensors_header_release) struct safetensors_header header = {0};
+        TRY(fs_join(path, import->dir, import->files.names.items[file], STATUS_DATA, err));
+        TRY(safetensors_read_header(path, &header, err));
+        import->seen += (size_t)header.count;
+        for (int i = 0; i < header.count; i++) TRY(match_entry(import, file, path, &header.entries[i], err));
+    }
     struct hf_place *embedding = &import->places[tensor_find(table, 0, ROLE_WTE) - table->tensors];
     if (!embedding->found) {
         *embedding = import->tied_head;
@@ -664,29 +607,34 @@ static enum status import_begin(struct huggingface_reader *import, const struct 
     TRY(resolve_pooler(import, err));
     if (rank == 0 && !source->quiet) tell_differences(import);
     TRY(check_complete(import, err));
-    return open_quantized(import, err);
+    for (int t = 0; import->quantized && t < table->num_tensors; t++) {
+        if (import_is_quantized(import, t)) {
+            TRY(hf_quantized_open(&import->quantized[t], import->desc, &table->tensors[t], &import->files, err));
+        } else if (table->stored && table->stored[t].quantized) {
+            error_set(err, STATUS_DATA, "'%s': tensor '%s' is not quantized", import->dir, table->tensors[t].name);
+            return error_hint(err, "config.json's quantization_config must name it among the modules that are not");
+        }
+    }
+    return STATUS_OK;
 }
 
 enum status huggingface_check(const struct huggingface_source *source, bool *absent, struct error *err)
 {
-    struct huggingface_reader reader;
-    enum status status = import_begin(&reader, source, 0, err);
+    RELEASED(import_end) struct huggingface_reader reader = {0};
+    const enum status status = import_begin(&reader, source, 0, err);
     *absent = reader.absent;
-    import_end(&reader);
     return status;
 }
 
 enum status huggingface_open(const struct huggingface_source *source, int rank, uint64_t seed,
                              struct huggingface_reader **out, struct error *err)
 {
-    struct huggingface_reader *reader = *out = memory_zeroed(1, sizeof *reader);
-    const enum status status = import_begin(reader, source, rank, err);
+    RELEASED(huggingface_drop) struct huggingface_reader *reader = memory_zeroed(1, sizeof *reader);
+    TRY(import_begin(reader, source, rank, err));
     reader->seed = seed;
-    if (status != STATUS_OK) {
-        huggingface_close(reader);
-        *out = NULL;
-    }
-    return status;
+    *out = reader;
+    reader = NULL;
+    return STATUS_OK;
 }
 
 enum dtype huggingface_dtype(const struct huggingface_reader *reader, int tensor)
@@ -738,7 +686,7 @@ void hf_folder_complete(struct hf_folder *folder, struct huggingface_reader *rea
 
 void huggingface_close(struct huggingface_reader *reader)
 {
-    import_end(reader);
+    if (reader) import_end(reader);
     free(reader);
 }
 
@@ -747,15 +695,12 @@ enum status huggingface_load(const struct huggingface_source *source, const stru
 {
     const int num_units = source->trained_only ? layout->num_trained : layout->num_units;
     ASSERT(layout->num_units == source->table->num_units && rank >= 0 && rank < layout->world);
-    struct huggingface_reader *reader;
-    enum status status;
+    RELEASED(huggingface_drop) struct huggingface_reader *reader = NULL;
     TRY(huggingface_open(source, rank, seed, &reader, err));
     for (int unit = 0; unit < num_units; unit++) {
         float *own;
-        TRY_END(state_slice(slices, SLICE_WRITE, STATE_MASTER, unit, &own, err));
-        TRY_END(huggingface_read(reader, unit, rank * layout->slice[unit], layout->slice[unit], own, err));
+        TRY(state_slice(slices, SLICE_WRITE, STATE_MASTER, unit, &own, err));
+        TRY(huggingface_read(reader, unit, rank * layout->slice[unit], layout->slice[unit], own, err));
     }
-end:
-    huggingface_close(reader);
-    return status;
+    return STATUS_OK;
 }

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ckpt/huggingface/hf_quantized.h"
 
-#include "core/fsutil.h"
-#include "core/memory.h"
-
 #include <jansson.h>
 
 struct part_ending {
@@ -86,24 +83,19 @@ static enum status hf_read_state(struct hf_quantized *quantized, const struct te
     const struct stored_tensor *stored = &quantized->stored;
     if (!place->found || place->bytes > LONGEST)
         return hf_bad_part(quantized, tensor, HF_STATE, "a tensor of the quantized matrix is missing", err);
-    char *text = memory_alloc((size_t)place->bytes + 1);
-    enum status status = STATUS_OK;
-    json_t *state = NULL;
-    TRY_END(hf_files_read(files, place, text, err));
-    state = json_loadb(text, (size_t)place->bytes, 0, NULL);
+    OWNED char *text = memory_alloc((size_t)place->bytes + 1);
+    TRY(hf_files_read(files, place, text, err));
+    json_auto_t *state = json_loadb(text, (size_t)place->bytes, 0, NULL);
     const char *dtype = json_string_value(json_object_get(state, "dtype"));
     const json_t *offset = json_object_get(state, "nested_offset");
     if (!hf_state_is(state, "blocksize", stored->block) ||
         (stored->nested && (!hf_state_is(state, "nested_blocksize", stored->nested_block) || !json_is_real(offset))))
-        TRY_END(hf_bad_part(quantized, tensor, HF_STATE, "blocks of 64 weights, and of 256 scales, are read", err));
+        return hf_bad_part(quantized, tensor, HF_STATE, "blocks of 64 weights, and of 256 scales, are read", err);
     if (!dtype || strcmp(dtype, dtypes[stored->dtype]) != 0)
-        TRY_END(hf_bad_part(quantized, tensor, HF_STATE, "the weights had another dtype than config.json says (dtype)",
-                            err));
+        return hf_bad_part(quantized, tensor, HF_STATE, "the weights had another dtype than config.json says (dtype)",
+                           err);
     quantized->offset = (float)json_real_value(offset);
-end:
-    json_decref(state);
-    free(text);
-    return status;
+    return STATUS_OK;
 }
 
 enum status hf_quantized_open(struct hf_quantized *quantized, const struct model_desc *desc,
@@ -137,21 +129,6 @@ static enum status hf_bad_numbers(const struct tensor_info *tensor, struct error
     return error_hint(err, "the file is damaged; take another copy");
 }
 
-/* Scales are numbers, and so are FP8's codes. */
-static enum status hf_check_numbers(const struct hf_quantized *quantized, const struct tensor_info *tensor,
-                                    enum stored_part part, const void *data, struct error *err)
-{
-    const struct stored_tensor *stored = &quantized->stored;
-    const int64_t bytes = stored->bytes[part];
-    bool finite = true;
-    if (part == STORED_CODES)
-        for (int64_t i = 0; i < bytes && stored->format == QUANTIZED_FP8; i++)
-            finite = finite && (((const uint8_t *)data)[i] & 0x7f) != 0x7f;
-    else if (part != STORED_SCALES || !(stored->nested || stored->format == QUANTIZED_MXFP4))
-        for (int64_t i = 0; i < bytes / 4; i++) finite = finite && isfinite(((const float *)data)[i]);
-    return finite ? STATUS_OK : hf_bad_numbers(tensor, err);
-}
-
 enum status hf_quantized_read(const struct hf_quantized *quantized, const struct tensor_info *tensor,
                               enum stored_part part, struct hf_files *files, void *out, struct error *err)
 {
@@ -163,7 +140,15 @@ enum status hf_quantized_read(const struct hf_quantized *quantized, const struct
         TRY(hf_files_values(files, place, 0, place->bytes / 2, out, err)); /* FP8's scales may have 16 bits */
     else
         TRY(hf_files_read(files, place, out, err));
-    return hf_check_numbers(quantized, tensor, part, out, err);
+    const struct stored_tensor *stored = &quantized->stored; /* scales are numbers, and so are FP8's codes */
+    const int64_t bytes = stored->bytes[part];
+    bool finite = true;
+    if (part == STORED_CODES)
+        for (int64_t i = 0; i < bytes && stored->format == QUANTIZED_FP8; i++)
+            finite = finite && (((const uint8_t *)out)[i] & 0x7f) != 0x7f;
+    else if (part != STORED_SCALES || !(stored->nested || stored->format == QUANTIZED_MXFP4))
+        for (int64_t i = 0; i < bytes / 4; i++) finite = finite && isfinite(((const float *)out)[i]);
+    return finite ? STATUS_OK : hf_bad_numbers(tensor, err);
 }
 
 enum status hf_quantized_expert(const struct hf_quantized *quantized, const struct tensor_info *stack, int64_t expert,
@@ -174,23 +159,18 @@ enum status hf_quantized_expert(const struct hf_quantized *quantized, const stru
     const struct stored_settings settings = {.quantization.method = QUANTIZATION_MXFP4};
     const struct stored_tensor stored = stored_quantized(&matrix, &settings);
     struct hf_place codes = quantized->parts[HF_CODES], scales = quantized->parts[HF_SCALES];
-    uint8_t *bytes = memory_alloc((size_t)stored.begin[STORED_PARTS]);
-    float *values = memory_alloc((size_t)matrix.numel * sizeof *values);
-    enum status status = STATUS_OK;
+    OWNED uint8_t *bytes = memory_alloc((size_t)stored.begin[STORED_PARTS]);
+    OWNED float *values = memory_alloc((size_t)matrix.numel * sizeof *values);
     codes.bytes = stored.bytes[STORED_CODES];
     codes.begin += expert * codes.bytes;
     scales.bytes = stored.bytes[STORED_SCALES];
     scales.begin += expert * scales.bytes;
-    TRY_END(hf_files_read(files, &codes, bytes, err));
-    TRY_END(hf_files_read(files, &scales, bytes + stored.begin[STORED_SCALES], err));
+    TRY(hf_files_read(files, &codes, bytes, err));
+    TRY(hf_files_read(files, &scales, bytes + stored.begin[STORED_SCALES], err));
 #pragma omp parallel for
     for (int64_t i = 0; i < outs; i++) {
         stored_values(&matrix, &stored, bytes, i * ins, ins, values + i * ins);
         for (int64_t j = 0; j < ins; j++) out[j * outs + i] = values[i * ins + j];
     }
-    if (huggingface_not_finite(out, matrix.numel) < matrix.numel) status = hf_bad_numbers(stack, err);
-end:
-    free(bytes);
-    free(values);
-    return status;
+    return huggingface_not_finite(out, matrix.numel) < matrix.numel ? hf_bad_numbers(stack, err) : STATUS_OK;
 }

@@ -3,8 +3,6 @@
 #include "ckpt/huggingface/hf_write.h"
 
 #include "ckpt/base_hash.h"
-#include "core/memory.h"
-#include "core/round_up.h"
 
 enum status hf_rest_add(struct hf_rest *rest, int file, const char *path, const struct safetensors_entry *entry,
                         struct error *err)
@@ -42,8 +40,8 @@ enum status hf_rest_read(const struct hf_rest_tensor *tensor, struct hf_files *f
 enum status hf_rest_hash(const struct hf_rest *rest, struct hf_files *files, uint64_t *hash, struct error *err)
 {
     enum { FIRST_NUMBER = 1 << 15 }; /* for base_hash_bytes(): frozen units have those before */
-    char *piece = memory_alloc(HF_REST_PIECE), text[2 * HF_NAME_MAX];
-    enum status status = STATUS_OK;
+    OWNED char *piece = memory_alloc(HF_REST_PIECE);
+    char text[2 * HF_NAME_MAX];
     *hash = 0;
     for (int i = 0; i < rest->count; i++) {
         const struct hf_rest_tensor *tensor = &rest->tensors[i];
@@ -53,11 +51,9 @@ enum status hf_rest_hash(const struct hf_rest *rest, struct hf_files *files, uin
         memcpy(text + sizeof text - sizeof tensor->entry.shape, tensor->entry.shape, sizeof tensor->entry.shape);
         *hash += base_hash_bytes(FIRST_NUMBER + i, 0, text, sizeof text);
         for (int64_t done = 0, n; done < tensor->place.bytes; done += n) {
-            TRY_END(hf_rest_read(tensor, files, done, piece, &n, err));
+            TRY(hf_rest_read(tensor, files, done, piece, &n, err));
             *hash += base_hash_bytes(FIRST_NUMBER + i, (int64_t)sizeof text + done, piece, (size_t)n);
         }
     }
-end:
-    free(piece);
-    return status;
+    return STATUS_OK;
 }

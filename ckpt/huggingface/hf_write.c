@@ -3,9 +3,6 @@
 #include "ckpt/huggingface/hf_write.h"
 
 #include "ckpt/manifest.h"
-#include "core/fsutil.h"
-#include "core/memory.h"
-#include "core/round_up.h"
 
 enum { WINDOW = 2 << 20 /* elements: 8 MiB of fp32; HF_REST_PIECE has room there */ };
 
@@ -97,14 +94,13 @@ static char *hf_file_header(const struct hf_writer *writer, int file, size_t *si
                                       "shape", shape, "data_offsets", offset, end));
         offset = end;
     }
-    char *text = json_dumps(root, JSON_COMPACT);
+    OWNED char *text = json_dumps(root, JSON_COMPACT);
     json_decref(root);
     size_t length = strlen(text), padded = (length + 7) / 8 * 8;
     char *header = memory_alloc(SAFETENSORS_PREFIX + padded);
     for (int i = 0; i < SAFETENSORS_PREFIX; i++) header[i] = (char)(padded >> (8 * i) & 0xff);
     memset(header + SAFETENSORS_PREFIX, ' ', padded);
     memcpy(header + SAFETENSORS_PREFIX, text, length);
-    free(text);
     *size = SAFETENSORS_PREFIX + padded;
     return header;
 }
@@ -119,21 +115,6 @@ static enum status close_written_file(struct hf_writer *writer, struct error *er
         return error_set(err, STATUS_DATA, "cannot close '%s': %s", writer->path, strerror(errno));
     return sync_error ? error_set(err, STATUS_DATA, "cannot sync '%s': %s", writer->path, strerror(sync_error))
                       : STATUS_OK;
-}
-
-static enum status open_written_file(struct hf_writer *writer, int file, struct error *err)
-{
-    char name[HF_NAME_MAX];
-    size_t size;
-    TRY(close_written_file(writer, err));
-    hf_file_name(writer, file, name);
-    TRY(fs_join(writer->path, writer->folder->out, name, STATUS_DATA, err));
-    writer->fd = open(writer->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (writer->fd < 0) return error_set(err, STATUS_DATA, "cannot create '%s': %s", writer->path, strerror(errno));
-    char *header = hf_file_header(writer, file, &size);
-    const enum status status = fs_write(writer->fd, writer->path, header, size, STATUS_DATA, err);
-    free(header);
-    return status;
 }
 
 enum status hf_writer_values(struct hf_writer *writer, const float *values, int64_t count, struct error *err)
@@ -173,35 +154,19 @@ enum status hf_writer_tensor(struct hf_writer *writer, const struct hf_tensor *e
     return STATUS_OK;
 }
 
-static enum status hf_write_rest(struct hf_writer *writer, const struct hf_rest_tensor *rest, struct error *err)
-{
-    writer->unit = -1; /* the piece takes the place of the window */
-    for (int64_t done = 0, n; done < rest->place.bytes; done += n) {
-        TRY(hf_rest_read(rest, writer->folder->rest, done, writer->values, &n, err));
-        TRY(fs_write(writer->fd, writer->path, writer->values, (size_t)n, STATUS_DATA, err));
-    }
-    return STATUS_OK;
-}
-
 /* ---- other files --------------------------------------------------------- */
 
 /* Numbers are as short as possible without losing a bit (1e-06, not 9.9999999999999995e-7). */
 static enum status hf_write_json(const char *out, const char *name, const json_t *value, struct error *err)
 {
     const size_t flags = JSON_INDENT(2) | JSON_SORT_KEYS;
-    char path[FS_PATH_MAX], *text = json_dumps(value, flags | JSON_REAL_PRECISION(15));
-    json_t *again = json_loads(text, 0, NULL);
-    if (!json_equal(value, again)) {
-        free(text);
-        text = json_dumps(value, flags);
-    }
-    json_decref(again);
-    char *line = memory_printf("%s\n", text);
-    free(text);
-    enum status status = fs_join(path, out, name, STATUS_DATA, err);
-    if (status == STATUS_OK) status = fs_write_file(path, line, strlen(line), STATUS_DATA, err);
-    free(line);
-    return status;
+    OWNED char *brief = json_dumps(value, flags | JSON_REAL_PRECISION(15));
+    json_auto_t *again = json_loads(brief, 0, NULL);
+    OWNED char *text = json_equal(value, again) ? NULL : json_dumps(value, flags);
+    OWNED char *line = memory_printf("%s\n", text ? text : brief);
+    char path[FS_PATH_MAX];
+    TRY(fs_join(path, out, name, STATUS_DATA, err));
+    return fs_write_file(path, line, strlen(line), STATUS_DATA, err);
 }
 
 /* Where a tokenizer file of a checkpoint goes: a chat template has a folder, which is made here. */
@@ -217,25 +182,20 @@ static enum status tokenizer_place(const char *out, const char *name, char path[
 
 static enum status hf_write_tokenizer(const struct checkpoint *checkpoint, const char *out, struct error *err)
 {
-    struct manifest *manifest;
-    char to[FS_PATH_MAX], *data = NULL;
-    enum status status = STATUS_OK;
+    RELEASED(manifest_drop) struct manifest *manifest = NULL;
+    char to[FS_PATH_MAX];
     TRY(manifest_load(checkpoint->path, true, &manifest, err));
     for (int i = manifest->facts.world; i < manifest->num_files; i++) {
         const struct manifest_file *file = &manifest->files[i];
+        OWNED char *data = NULL;
         if (strcmp(file->name, "config.json") == 0 || strncmp(file->name, "model", 5) == 0 ||
             strncmp(file->name, "adapter", 7) == 0)
-            TRY_END(error_set(err, STATUS_CHECKPOINT, "'%s/%s' is not a tokenizer file", checkpoint->path, file->name));
-        TRY_END(manifest_read_file(checkpoint->path, file, &data, err));
-        TRY_END(tokenizer_place(out, file->name, to, err));
-        TRY_END(fs_write_file(to, data, (size_t)file->bytes, STATUS_DATA, err));
-        free(data);
-        data = NULL;
+            return error_set(err, STATUS_CHECKPOINT, "'%s/%s' is not a tokenizer file", checkpoint->path, file->name);
+        TRY(manifest_read_file(checkpoint->path, file, &data, err));
+        TRY(tokenizer_place(out, file->name, to, err));
+        TRY(fs_write_file(to, data, (size_t)file->bytes, STATUS_DATA, err));
     }
-end:
-    free(data);
-    manifest_free(manifest);
-    return status;
+    return STATUS_OK;
 }
 
 /* ---- a folder ------------------------------------------------------------ */
@@ -256,59 +216,73 @@ static enum status hf_write_weights(struct hf_writer *writer, struct error *err)
     for (int i = 0; i < folder->count; i++) {
         const struct hf_tensor *tensor = writer->tensor = &folder->tensors[i];
         writer->left = tensor->rest ? 0 : tensor->tensor->numel;
-        if (i == 0 || tensor->file != tensor[-1].file) TRY(open_written_file(writer, tensor->file, err));
-        TRY(tensor->rest ? hf_write_rest(writer, tensor->rest, err)
-                         : folder->write(writer, tensor, folder->context, err));
+        if (i == 0 || tensor->file != tensor[-1].file) {
+            char name[HF_NAME_MAX];
+            size_t size;
+            TRY(close_written_file(writer, err));
+            hf_file_name(writer, tensor->file, name);
+            TRY(fs_join(writer->path, folder->out, name, STATUS_DATA, err));
+            writer->fd = open(writer->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+            if (writer->fd < 0)
+                return error_set(err, STATUS_DATA, "cannot create '%s': %s", writer->path, strerror(errno));
+            OWNED char *header = hf_file_header(writer, tensor->file, &size);
+            TRY(fs_write(writer->fd, writer->path, header, size, STATUS_DATA, err));
+        }
+        if (tensor->rest)
+            writer->unit = -1; /* the piece takes the place of the window */
+        else
+            TRY(folder->write(writer, tensor, folder->context, err));
+        for (int64_t done = 0, n; tensor->rest && done < tensor->rest->place.bytes; done += n) {
+            TRY(hf_rest_read(tensor->rest, folder->rest, done, writer->values, &n, err));
+            TRY(fs_write(writer->fd, writer->path, writer->values, (size_t)n, STATUS_DATA, err));
+        }
         ASSERT(writer->left == 0);
     }
     return close_written_file(writer, err);
 }
 
-static enum status hf_write_index(const struct hf_writer *writer, struct error *err)
+static void hf_writer_release(struct hf_writer *writer)
 {
-    char name[HF_NAME_MAX];
-    json_int_t bytes = 0;
-    json_t *map = json_object();
-    for (const struct hf_tensor *tensor = writer->folder->tensors; tensor <= writer->tensor; tensor++) {
-        hf_file_name(writer, tensor->file, name);
-        json_object_set_new(map, tensor->name, json_string(name));
-        bytes += hf_tensor_bytes(tensor);
-    }
-    snprintf(name, sizeof name, "%s.safetensors.index.json", writer->folder->stem);
-    json_t *index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", bytes, "weight_map", map);
-    const enum status status = hf_write_json(writer->folder->out, name, index, err);
-    json_decref(index);
-    return status;
+    close_written_file(writer, NULL);
+    free(writer->values);
+    free(writer->converted);
 }
 
 enum status hf_write_folder(const struct hf_folder *folder, const char *name, json_t *config, struct error *err)
 {
-    struct hf_writer writer = {.folder = folder, .unit = -1, .fd = -1};
-    enum status status = STATUS_OK;
+    json_auto_t *owned = config;
+    RELEASED(hf_writer_release) struct hf_writer writer = {.folder = folder, .unit = -1, .fd = -1};
     writer.values = memory_alloc(WINDOW * sizeof *writer.values);
     writer.converted = memory_alloc(WINDOW * sizeof *writer.converted);
     if (mkdir(folder->out, 0777))
-        TRY_END(error_system(err, STATUS_DATA, errno, "cannot make the folder '%s'", folder->out));
-    TRY_END(hf_write_weights(&writer, err));
-    if (writer.num_files > 1) TRY_END(hf_write_index(&writer, err));
-    TRY_END(hf_write_tokenizer(folder->checkpoint, folder->out, err));
-    TRY_END(hf_write_json(folder->out, name, config, err));
-    TRY_END(fs_sync_dir(folder->out, STATUS_DATA, err));
-end:
-    close_written_file(&writer, NULL);
-    free(writer.values);
-    free(writer.converted);
-    json_decref(config);
-    return status;
+        return error_system(err, STATUS_DATA, errno, "cannot make the folder '%s'", folder->out);
+    TRY(hf_write_weights(&writer, err));
+    if (writer.num_files > 1) {
+        char name_of[HF_NAME_MAX];
+        json_int_t bytes = 0;
+        json_t *map = json_object();
+        for (const struct hf_tensor *tensor = folder->tensors; tensor <= writer.tensor; tensor++) {
+            hf_file_name(&writer, tensor->file, name_of);
+            json_object_set_new(map, tensor->name, json_string(name_of));
+            bytes += hf_tensor_bytes(tensor);
+        }
+        snprintf(name_of, sizeof name_of, "%s.safetensors.index.json", folder->stem);
+        json_auto_t *index = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", bytes, "weight_map", map);
+        TRY(hf_write_json(folder->out, name_of, index, err));
+    }
+    TRY(hf_write_tokenizer(folder->checkpoint, folder->out, err));
+    TRY(hf_write_json(folder->out, name, owned, err));
+    return fs_sync_dir(folder->out, STATUS_DATA, err);
 }
 
 enum status huggingface_export(const struct checkpoint *checkpoint, const char *moved, const char *out,
                                enum dtype dtype, int64_t max_shard_bytes, bool force, struct error *err)
 {
-    struct peft_base from = {.folder = ""};
-    struct huggingface_reader *reader = NULL;
-    struct model_desc desc;
-    struct tensor_table table;
+    RELEASED(model_desc_release) struct model_desc desc = {0};
+    RELEASED(tensor_table_release) struct tensor_table table = {0};
+    RELEASED(peft_base_release) struct peft_base from = {.folder = ""};
+    RELEASED(huggingface_drop) struct huggingface_reader *reader = NULL;
+    RELEASED(hf_folder_release)
     struct hf_folder folder = {.checkpoint = checkpoint,
                                .table = &table,
                                .out = out,
@@ -316,25 +290,17 @@ enum status huggingface_export(const struct checkpoint *checkpoint, const char *
                                .max_bytes = max_shard_bytes,
                                .force = force,
                                .write = hf_writer_tensor};
-    enum status status;
-    TRY_END(checkpoint_model(checkpoint, &desc, &table, err));
+    TRY(checkpoint_model(checkpoint, &desc, &table, err));
     ASSERT(!table.adapted);
-    TRY_END(checkpoint_check_table(checkpoint, &table, err));
+    TRY(checkpoint_check_table(checkpoint, &table, err));
     folder.tensors = memory_zeroed((size_t)table.num_tensors, sizeof *folder.tensors);
     for (; folder.count < table.num_tensors; folder.count++)
         folder.tensors[folder.count] = hf_model_tensor(&desc, &table.tensors[folder.count], dtype);
     if (desc.multimodal) {
-        TRY_END(peft_base_find(checkpoint, moved, &desc, &table, &from, err));
-        TRY_END(huggingface_open(&from.source, 0, 0, &reader, err));
-        TRY_END(peft_base_check(checkpoint, &table, reader, from.folder, err));
+        TRY(peft_base_find(checkpoint, moved, &desc, &table, &from, err));
+        TRY(huggingface_open(&from.source, 0, 0, &reader, err));
+        TRY(peft_base_check(checkpoint, &table, reader, from.folder, err));
         hf_folder_complete(&folder, reader);
     }
-    status = hf_write_folder(&folder, "config.json", model_desc_export_config(&desc, dtype), err);
-end:
-    if (reader) huggingface_close(reader);
-    peft_base_release(&from);
-    free(folder.tensors);
-    tensor_table_release(&table);
-    model_desc_release(&desc);
-    return status;
+    return hf_write_folder(&folder, "config.json", model_desc_export_config(&desc, dtype), err);
 }

@@ -62,13 +62,18 @@ struct hf_folder {
     const char *stem;          /* STEM.safetensors, or shards STEM-00001-of-0000N.safetensors with an index */
     int64_t max_bytes;         /* of a file (0: 5 GB); a larger tensor has one to itself */
     bool force;                /* values that are not finite are taken as well */
-    struct hf_tensor *tensors; /* [count] in their order in the files */
+    struct hf_tensor *tensors; /* [count] in their order in the files; owned, if hf_folder_release() is used */
     int count;
     struct hf_files *rest; /* where the bytes of `rest` are */
     /* Writes the values of a tensor: hf_writer_tensor(), or one that uses the functions below. */
     enum status (*write)(struct hf_writer *writer, const struct hf_tensor *entry, void *context, struct error *err);
     void *context;
 };
+
+static inline void hf_folder_release(struct hf_folder *folder)
+{
+    free(folder->tensors);
+}
 
 /* With a reader of a multimodal folder: gives the tensors the names that they have there, and appends the rest. */
 void hf_folder_complete(struct hf_folder *folder, struct huggingface_reader *reader);

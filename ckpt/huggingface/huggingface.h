@@ -6,7 +6,6 @@
 #include "core/model/model_config.h"
 #include "core/model/shard.h"
 #include "core/model/tensor_table.h"
-#include "core/string_list.h"
 
 /* A folder with the weights of a model. All is borrowed. */
 struct huggingface_source {
@@ -44,7 +43,8 @@ enum status huggingface_read(struct huggingface_reader *reader, int unit, int64_
  * tensors what the folder has. */
 enum status huggingface_values(struct huggingface_reader *reader, int unit, int64_t begin, int64_t count, float *out,
                                struct error *err);
-void huggingface_close(struct huggingface_reader *reader);
+void huggingface_close(struct huggingface_reader *reader); /* NULL is allowed */
+RELEASER(huggingface_drop, struct huggingface_reader, huggingface_close)
 
 /* What a multimodal folder has beside its text model: no run changes it, and exports take it from there. The sum of the
  * names, dtypes, shapes and bytes, as base_hash_bytes() has it; 0: the folder has nothing else. */

@@ -2,12 +2,8 @@
 #include "ckpt/base_hash.h"
 #include "ckpt/huggingface/huggingface.h"
 
-#include "core/fsutil.h"
-#include "core/memory.h"
 #include "core/model/model_folder.h"
 #include "core/model/stored_base.h"
-#include "core/printable.h"
-#include "core/round_up.h"
 
 static void read_peft_list(const struct checkpoint *checkpoint, const char *key, struct string_list *list)
 {
@@ -57,11 +53,10 @@ enum status peft_base_find(const struct checkpoint *checkpoint, const char *move
     read_peft_list(checkpoint, "model.ignore_tensors", &base->ignore);
     base->source.dir = base->folder;
     base->source.ignore = &base->ignore;
-    struct model_desc folder = {.num_labels = 0};
-    const enum status status = model_desc_load(base->folder, &folder, err);
-    if (status == STATUS_OK) desc->new_head = desc->num_labels > 0 && folder.num_labels == 0;
-    model_desc_release(&folder);
-    return status;
+    RELEASED(model_desc_release) struct model_desc folder = {.num_labels = 0};
+    TRY(model_desc_load(base->folder, &folder, err));
+    desc->new_head = desc->num_labels > 0 && folder.num_labels == 0;
+    return STATUS_OK;
 }
 
 void peft_base_release(struct peft_base *base)
@@ -86,9 +81,8 @@ enum status peft_base_check(const struct checkpoint *checkpoint, const struct te
 {
     const int trained = tensor_table_trained(table);
     struct checkpoint_base base = {.folder = folder};
-    float *values = NULL;
-    enum status status;
-    TRY_END(huggingface_rest_hash(reader, &base.hash, err));
+    OWNED float *values = NULL;
+    TRY(huggingface_rest_hash(reader, &base.hash, err));
     for (int unit = trained; unit < table->num_units; unit++) {
         const struct unit_info *info = &table->units[unit];
         const int64_t count = unit_words(table, unit);
@@ -98,12 +92,9 @@ enum status peft_base_check(const struct checkpoint *checkpoint, const struct te
             n = min64(peft_base_piece(table, info, done), count - done);
             const int64_t end = min64((done + n) * word, bytes);
             values = memory_resize(values, (size_t)(n * word));
-            TRY_END(huggingface_read(reader, unit, done, n, values, err));
+            TRY(huggingface_read(reader, unit, done, n, values, err));
             base.hash += base_hash_bytes(unit - trained, done * word, values, (size_t)(end - done * word));
         }
     }
-    status = checkpoint_check_base(checkpoint, &base, err);
-end:
-    free(values);
-    return status;
+    return checkpoint_check_base(checkpoint, &base, err);
 }

@@ -6,8 +6,6 @@
  * matrix is trained as a whole, the file has it twice, as the embedding and as the head. */
 #include "ckpt/huggingface/hf_write.h"
 
-#include "core/fsutil.h"
-#include "core/memory.h"
 #include "core/spec/adapter_config.h"
 
 #define PEFT_WEIGHTS "adapter_model"
@@ -101,43 +99,36 @@ static enum status match_peft_entry(struct peft_import *import, const json_t *by
     return STATUS_OK;
 }
 
-static enum status check_peft_complete(const struct peft_import *import, struct error *err)
-{
-    const struct tensor_info *first = NULL;
-    int missing = 0;
-    for (int i = 0; i < import->table->num_tensors; i++)
-        if (!import->table->tensors[i].frozen && !import->entries[i]) {
-            first = first ? first : &import->table->tensors[i];
-            missing++;
-        }
-    if (!missing) return STATUS_OK;
-    error_set(err, STATUS_DATA, "%s: tensor '" PEFT_PREFIX "%s' is missing", import->path, first->name);
-    if (missing > 1)
-        return error_hint(err, "%d tensors in all are missing; adapter_config.json must be that of the weights",
-                          missing);
-    return error_hint(err, "adapter_config.json must be that of the weights");
-}
-
 static enum status peft_begin(struct peft_import *import, const char *dir, const struct model_desc *desc,
                               const struct tensor_table *table, struct error *err)
 {
-    enum status status = STATUS_OK;
     *import = (struct peft_import){.files.dir = dir, .desc = desc, .table = table};
     import->entries = memory_zeroed((size_t)table->num_tensors, sizeof *import->entries);
     TRY(find_peft_file(import, err));
     TRY(safetensors_read_header(import->path, &import->header, err));
-    json_t *by_name = json_object();
+    json_auto_t *by_name = json_object();
     for (int i = 0; i < table->num_tensors; i++)
         if (!table->tensors[i].frozen) json_object_set_new(by_name, table->tensors[i].name, json_integer(i));
-    for (int i = 0; i < import->header.count && status == STATUS_OK; i++)
-        status = match_peft_entry(import, by_name, &import->header.entries[i], err);
-    json_decref(by_name);
+    for (int i = 0; i < import->header.count; i++)
+        TRY(match_peft_entry(import, by_name, &import->header.entries[i], err));
     const struct safetensors_entry **embedding = &import->entries[tensor_find(table, 0, ROLE_WTE) - table->tensors];
     if (!*embedding) { /* the head stands for both */
         *embedding = import->head;
         import->head = NULL;
     }
-    return status == STATUS_OK ? check_peft_complete(import, err) : status;
+    const struct tensor_info *absent = NULL;
+    int missing = 0;
+    for (int i = 0; i < table->num_tensors; i++)
+        if (!table->tensors[i].frozen && !import->entries[i]) {
+            absent = absent ? absent : &table->tensors[i];
+            missing++;
+        }
+    if (!missing) return STATUS_OK;
+    error_set(err, STATUS_DATA, "%s: tensor '" PEFT_PREFIX "%s' is missing", import->path, absent->name);
+    if (missing > 1)
+        return error_hint(err, "%d tensors in all are missing; adapter_config.json must be that of the weights",
+                          missing);
+    return error_hint(err, "adapter_config.json must be that of the weights");
 }
 
 static void peft_end(struct peft_import *import)
@@ -157,26 +148,18 @@ static enum status read_peft_values(struct peft_import *import, const struct saf
     return hf_files_values(&import->files, &place, first, count, out, err);
 }
 
-/* Elements [first, first + count) of a transposed tensor, from all of it. */
-static enum status read_peft_transposed(struct peft_import *import, const struct tensor_info *tensor,
-                                        const struct safetensors_entry *entry, int64_t first, int64_t count, float *out,
-                                        struct error *err)
-{
-    import->row = memory_resize(import->row, (size_t)tensor->numel * sizeof *import->row);
-    TRY(read_peft_values(import, entry, 0, tensor->numel, import->row, err));
-    for (int64_t i = 0; i < count; i++) out[i] = import->row[peft_place(tensor, first + i)];
-    return STATUS_OK;
-}
-
 static enum status read_peft_tensor(void *context, int i, int64_t first, int64_t count, float *out, struct error *err)
 {
     struct peft_import *import = context;
     const struct tensor_info *tensor = &import->table->tensors[i];
     const struct safetensors_entry *entry = import->entries[i];
-    if (peft_transposes(tensor))
-        TRY(read_peft_transposed(import, tensor, entry, first, count, out, err));
-    else
+    if (peft_transposes(tensor)) { /* from all of it */
+        import->row = memory_resize(import->row, (size_t)tensor->numel * sizeof *import->row);
+        TRY(read_peft_values(import, entry, 0, tensor->numel, import->row, err));
+        for (int64_t k = 0; k < count; k++) out[k] = import->row[peft_place(tensor, first + k)];
+    } else {
         TRY(read_peft_values(import, entry, first, count, out, err));
+    }
     if (import->head && tensor->role == ROLE_WTE) { /* the head of a tied matrix has the same values */
         import->row = memory_resize(import->row, (size_t)count * sizeof *import->row);
         TRY(read_peft_values(import, import->head, first, count, import->row, err));
@@ -194,28 +177,23 @@ static enum status read_peft_tensor(void *context, int i, int64_t first, int64_t
 enum status peft_check(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
                        struct error *err)
 {
-    struct peft_import import;
-    const enum status status = peft_begin(&import, dir, desc, table, err);
-    peft_end(&import);
-    return status;
+    RELEASED(peft_end) struct peft_import import = {0};
+    return peft_begin(&import, dir, desc, table, err);
 }
 
 enum status peft_load(const char *dir, const struct model_desc *desc, const struct tensor_table *table,
                       const struct shard_layout *layout, int rank, struct state_slices slices, struct error *err)
 {
-    struct peft_import import;
-    enum status status;
+    RELEASED(peft_end) struct peft_import import = {0};
     ASSERT(table->adapted && rank >= 0 && rank < layout->world);
-    TRY_END(peft_begin(&import, dir, desc, table, err));
+    TRY(peft_begin(&import, dir, desc, table, err));
     for (int unit = 0; unit < layout->num_trained; unit++) {
         float *own;
-        TRY_END(state_slice(slices, SLICE_WRITE, STATE_MASTER, unit, &own, err));
-        TRY_END(hf_unit_values(table, unit, rank * layout->slice[unit], layout->slice[unit], read_peft_tensor, &import,
-                               own, err));
+        TRY(state_slice(slices, SLICE_WRITE, STATE_MASTER, unit, &own, err));
+        TRY(hf_unit_values(table, unit, rank * layout->slice[unit], layout->slice[unit], read_peft_tensor, &import, own,
+                           err));
     }
-end:
-    peft_end(&import);
-    return status;
+    return STATUS_OK;
 }
 
 /* ---- writing ------------------------------------------------------------- */
@@ -226,25 +204,24 @@ static enum status export_peft_tensor(struct hf_writer *writer, const struct hf_
 {
     const struct tensor_info *tensor = entry->tensor;
     if (!peft_transposes(tensor)) return hf_writer_tensor(writer, entry, context, err);
-    float *all = memory_alloc((size_t)tensor->numel * sizeof *all);
-    enum status status = STATUS_OK;
+    OWNED float *all = memory_alloc((size_t)tensor->numel * sizeof *all);
     for (int64_t done = 0, n; done < tensor->numel; done += n) {
         const float *values;
-        TRY_END(hf_writer_read(writer, tensor, done, &values, &n, err));
+        TRY(hf_writer_read(writer, tensor, done, &values, &n, err));
         for (int64_t i = done; i < done + n; i++) all[peft_place(tensor, i)] = values[i - done];
     }
-    status = hf_writer_values(writer, all, tensor->numel, err);
-end:
-    free(all);
-    return status;
+    return hf_writer_values(writer, all, tensor->numel, err);
 }
 
-/* The trained tensors; of a tied matrix a second time as the head. Returns how many. */
-static int list_peft_tensors(const struct model_desc *desc, const struct tensor_table *table, enum dtype dtype,
-                             struct hf_tensor *entries)
+enum status peft_export(const struct checkpoint *checkpoint, const struct model_desc *desc,
+                        const struct tensor_table *table, const char *out, enum dtype dtype, bool force,
+                        struct error *err)
 {
+    ASSERT(checkpoint->adapter && table->adapted);
+    TRY(checkpoint_check_table(checkpoint, table, err));
+    OWNED struct hf_tensor *entries = memory_zeroed((size_t)table->num_tensors + 1, sizeof *entries);
     int count = 0;
-    for (int i = 0; i < table->num_tensors; i++) {
+    for (int i = 0; i < table->num_tensors; i++) { /* the trained tensors; a tied matrix a second time as the head */
         const struct tensor_info *tensor = &table->tensors[i];
         int64_t shape[2];
         if (tensor->frozen) continue;
@@ -257,16 +234,6 @@ static int list_peft_tensors(const struct model_desc *desc, const struct tensor_
             strcpy(entries[count++].name, PEFT_HEAD);
         }
     }
-    return count;
-}
-
-enum status peft_export(const struct checkpoint *checkpoint, const struct model_desc *desc,
-                        const struct tensor_table *table, const char *out, enum dtype dtype, bool force,
-                        struct error *err)
-{
-    ASSERT(checkpoint->adapter && table->adapted);
-    TRY(checkpoint_check_table(checkpoint, table, err));
-    struct hf_tensor *entries = memory_zeroed((size_t)table->num_tensors + 1, sizeof *entries);
     const struct hf_folder folder = {.checkpoint = checkpoint,
                                      .table = table,
                                      .out = out,
@@ -274,9 +241,7 @@ enum status peft_export(const struct checkpoint *checkpoint, const struct model_
                                      .max_bytes = INT64_MAX,
                                      .force = force,
                                      .tensors = entries,
-                                     .count = list_peft_tensors(desc, table, dtype, entries),
+                                     .count = count,
                                      .write = export_peft_tensor};
-    const enum status status = hf_write_folder(&folder, ADAPTER_CONFIG_FILE, json_deep_copy(checkpoint->adapter), err);
-    free(entries);
-    return status;
+    return hf_write_folder(&folder, ADAPTER_CONFIG_FILE, json_deep_copy(checkpoint->adapter), err);
 }

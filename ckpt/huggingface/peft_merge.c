@@ -10,7 +10,6 @@
  * The memory is a piece of a tensor, and the two matrices of its adapter. */
 #include "ckpt/huggingface/hf_write.h"
 
-#include "core/memory.h"
 #include "core/model/adapter.h"
 
 enum { PIECE = 1 << 20 /* elements */ };
@@ -28,8 +27,7 @@ struct peft_merge {
     const struct model_desc *desc;
     const struct tensor_table *table;
     struct huggingface_reader *base;
-    float *values;              /* owned: a piece of the tensor */
-    struct merge_update update; /* of the tensor; r 0: none */
+    float *values; /* owned: a piece of the tensor */
 };
 
 /* ---- what is added ------------------------------------------------------- */
@@ -63,9 +61,16 @@ static int64_t merged_expert(const struct peft_merge *merge, const struct tensor
     return (tensor->number - first->number) / (down ? 1 : 2);
 }
 
+static void merge_update_release(struct merge_update *update)
+{
+    free(update->left);
+    free(update->right);
+}
+
 /* By the A and B of a role in a unit, if it has them; of a tensor's matrix `m`. */
-static enum status read_merge_update(struct peft_merge *merge, int unit, enum tensor_role role,
-                                     const struct tensor_info *tensor, int64_t m, struct error *err)
+static enum status read_merge_update(const struct peft_merge *merge, int unit, enum tensor_role role,
+                                     const struct tensor_info *tensor, int64_t m, struct merge_update *update,
+                                     struct error *err)
 {
     const bool experts = role_is_expert(role), embedding = role_is_embedding(role);
     const enum tensor_role owner = role == ROLE_EXPERT_UP_W ? ROLE_EXPERT_GATE_W : role;
@@ -78,7 +83,6 @@ static enum status read_merge_update(struct peft_merge *merge, int unit, enum te
     int64_t row = 0, expert = experts ? merged_expert(merge, tensor, m, &row) : 0;
     const int64_t of_a = a->numel / matrices,
                   of_b = experts && !in_out ? tensor->shape[tensor->ndim - 2] * r : b->numel / matrices;
-    struct merge_update *update = &merge->update;
     *update = (struct merge_update){
         .r = r, .scale = (float)a->lora_scale, .rounded = embedding || adapter_is_parameter(merge->desc, a)};
     float **of = embedding || in_out ? &update->left : &update->right;
@@ -149,23 +153,6 @@ static void merge_rows(const struct merge_update *update, enum dtype dtype, int6
 
 /* ---- tensors ------------------------------------------------------------- */
 
-/* A matrix of (rows, columns), from `first` on in the tensor. */
-static enum status write_merged(struct peft_merge *merge, struct hf_writer *writer, const struct hf_tensor *entry,
-                                int64_t first, int64_t rows, int64_t columns, struct error *err)
-{
-    const struct tensor_info *tensor = entry->tensor;
-    const int64_t most = columns < PIECE ? PIECE / columns : 1;
-    merge->values = memory_resize(merge->values, (size_t)(most * columns) * sizeof *merge->values);
-    for (int64_t row = 0, n; row < rows; row += n) {
-        n = rows - row < most ? rows - row : most;
-        TRY(huggingface_values(merge->base, tensor->unit, tensor->offset + first + row * columns, n * columns,
-                               merge->values, err));
-        if (merge->update.r) merge_rows(&merge->update, entry->dtype, row, n, columns, merge->values);
-        TRY(hf_writer_values(writer, merge->values, n * columns, err));
-    }
-    return STATUS_OK;
-}
-
 static enum status merge_tensor(struct hf_writer *writer, const struct hf_tensor *entry, void *context,
                                 struct error *err)
 {
@@ -176,42 +163,36 @@ static enum status merge_tensor(struct hf_writer *writer, const struct hf_tensor
     const enum tensor_role role = entry->head ? ROLE_LM_HEAD : tensor->role;
     const int64_t matrices = tensor_is_matrix(tensor) ? tensor_matrices(tensor) : 1, each = tensor->numel / matrices;
     const int64_t rows = tensor->shape[tensor_is_matrix(tensor) && tensor->ndim == 3];
-    enum status status = STATUS_OK;
-    for (int64_t m = 0; m < matrices && status == STATUS_OK; m++) {
-        status = read_merge_update(merge, unit, role, tensor, m, err);
-        if (status == STATUS_OK) status = write_merged(merge, writer, entry, m * each, rows, each / rows, err);
-        free(merge->update.left);
-        free(merge->update.right);
-        merge->update = (struct merge_update){.r = 0};
+    const int64_t columns = each / rows, most = columns < PIECE ? PIECE / columns : 1;
+    merge->values = memory_resize(merge->values, (size_t)(most * columns) * sizeof *merge->values);
+    for (int64_t m = 0; m < matrices; m++) {
+        RELEASED(merge_update_release) struct merge_update update = {.r = 0};
+        TRY(read_merge_update(merge, unit, role, tensor, m, &update, err));
+        for (int64_t row = 0, n; row < rows; row += n) {
+            n = min64(rows - row, most);
+            TRY(huggingface_values(merge->base, tensor->unit, tensor->offset + m * each + row * columns, n * columns,
+                                   merge->values, err));
+            if (update.r) merge_rows(&update, entry->dtype, row, n, columns, merge->values);
+            TRY(hf_writer_values(writer, merge->values, n * columns, err));
+        }
     }
-    return status;
+    return STATUS_OK;
 }
 
 /* ---- the whole ----------------------------------------------------------- */
 
-/* The tensors of the base, in the order of the model; [count]: the head of a tied one. Returns count. */
-static int list_merged(const struct peft_merge *merge, enum dtype dtype, struct hf_tensor *tensors)
+static void merge_release(struct peft_merge *merge)
 {
-    const struct tensor_table *table = merge->table;
-    int count = 0, embedding = 0;
-    for (int i = 0; i < table->num_tensors; i++) {
-        const struct tensor_info *tensor = &table->tensors[i];
-        if (tensor->part != PART_BASE) continue;
-        count++;
-        tensors[tensor->number] =
-            hf_model_tensor(merge->desc, tensor, dtype == DTYPE_COUNT ? huggingface_dtype(merge->base, i) : dtype);
-        if (tensor->role == ROLE_WTE) embedding = tensor->number;
-    }
-    tensors[count] = tensors[embedding];
-    strcpy(tensors[count].name, "lm_head.weight");
-    tensors[count].head = true;
-    return count;
+    huggingface_close(merge->base);
+    free(merge->values);
 }
 
 enum status peft_merge(const struct checkpoint *checkpoint, const struct huggingface_source *base, const char *out,
                        enum dtype dtype, bool force, struct error *err)
 {
+    RELEASED(merge_release)
     struct peft_merge merge = {.checkpoint = checkpoint, .desc = base->desc, .table = base->table};
+    RELEASED(hf_folder_release)
     struct hf_folder folder = {.checkpoint = checkpoint,
                                .table = base->table,
                                .out = out,
@@ -219,27 +200,33 @@ enum status peft_merge(const struct checkpoint *checkpoint, const struct hugging
                                .force = force,
                                .write = merge_tensor,
                                .context = &merge};
-    enum status status;
     ASSERT(checkpoint->adapter && base->table->adapted);
     TRY(checkpoint_check_table(checkpoint, base->table, err));
     TRY(huggingface_open(base, 0, (uint64_t)checkpoint->base.seed, &merge.base, err));
     const struct tensor_info *embedding = tensor_find(base->table, 0, ROLE_WTE);
     const enum dtype stored = huggingface_dtype(merge.base, (int)(embedding - base->table->tensors));
-    TRY_END(peft_base_check(checkpoint, base->table, merge.base, base->dir, err));
+    TRY(peft_base_check(checkpoint, base->table, merge.base, base->dir, err));
     folder.tensors = memory_zeroed((size_t)base->table->num_tensors + 1, sizeof *folder.tensors);
     const int head = tensor_table_head(base->table);
     const bool unties = base->desc->tied && (tensor_find_part(base->table, 0, ROLE_WTE, PART_LORA_A) ||
                                              tensor_find_part(base->table, head, ROLE_LM_HEAD, PART_LORA_A));
-    folder.count = list_merged(&merge, dtype, folder.tensors) + unties;
+    for (int i = 0; i < base->table->num_tensors; i++) { /* those of the base, in the order of the model */
+        const struct tensor_info *tensor = &base->table->tensors[i];
+        if (tensor->part != PART_BASE) continue;
+        folder.count++;
+        folder.tensors[tensor->number] =
+            hf_model_tensor(base->desc, tensor, dtype == DTYPE_COUNT ? huggingface_dtype(merge.base, i) : dtype);
+    }
+    if (unties) { /* the head */
+        struct hf_tensor *entry = &folder.tensors[folder.count++];
+        *entry = folder.tensors[embedding->number];
+        strcpy(entry->name, "lm_head.weight");
+        entry->head = true;
+    }
     hf_folder_complete(&folder, merge.base);
     json_t *config = model_desc_export_config(base->desc, dtype == DTYPE_COUNT ? stored : dtype);
     if (unties) json_object_set_new(config, "tie_word_embeddings", json_false());
     if (unties && base->desc->multimodal) /* json_object_set_new() ignores an absent text_config */
         json_object_set_new(json_object_get(config, "text_config"), "tie_word_embeddings", json_false());
-    status = hf_write_folder(&folder, "config.json", config, err);
-end:
-    huggingface_close(merge.base);
-    free(folder.tensors);
-    free(merge.values);
-    return status;
+    return hf_write_folder(&folder, "config.json", config, err);
 }

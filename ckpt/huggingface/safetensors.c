@@ -3,11 +3,6 @@
  * and reads the contents. */
 #include "ckpt/huggingface/huggingface.h"
 
-#include "core/fsutil.h"
-#include "core/io.h"
-#include "core/memory.h"
-#include "core/round_up.h"
-
 #include <float.h>
 
 /* The format's dtype names with their element sizes and, if ztrain reads them, its dtypes. */
@@ -127,13 +122,11 @@ enum status safetensors_parse(const void *header, size_t header_bytes, int64_t f
     memset(out, 0, sizeof *out);
     ASSERT(header_bytes <= SAFETENSORS_MAX_HEADER && file_bytes >= SAFETENSORS_PREFIX + (int64_t)header_bytes);
     json_error_t parse;
-    json_t *root = json_loadb(header, header_bytes, JSON_REJECT_DUPLICATES, &parse);
-    if (!json_is_object(root)) {
-        json_decref(root);
+    json_auto_t *root = json_loadb(header, header_bytes, JSON_REJECT_DUPLICATES, &parse);
+    if (!json_is_object(root))
         return error_set(err, STATUS_DATA, "'%s' is not a safetensors file: header at offset %d: %s", where,
                          root ? SAFETENSORS_PREFIX : SAFETENSORS_PREFIX + parse.position,
                          root ? "not a JSON object" : parse.text);
-    }
     enum status status;
     const int64_t header_end = SAFETENSORS_PREFIX + (int64_t)header_bytes;
     const char *name;
@@ -150,10 +143,8 @@ enum status safetensors_parse(const void *header, size_t header_bytes, int64_t f
         TRY_GOTO(parse_entry(value, header_end, file_bytes - header_end, where, entry, err));
     }
     TRY_GOTO(check_cover(out, header_end, file_bytes, where, err));
-    json_decref(root);
     return STATUS_OK;
 fail:
-    json_decref(root);
     safetensors_header_release(out);
     return status;
 }

@@ -16,24 +16,6 @@
 
 static const char share_name[] = "ZTRAIN_SHARE_GPUS";
 
-static void view_gpu_choices(int rank, struct gpu_view *view)
-{
-    unsigned char uuids[GPU_VIEW_MAX][DEVICE_UUID_BYTES];
-    char why[256] = "";
-    struct error err;
-    bool shares = false, tf32;
-    if (env_switch(share_name, "ranks may share a GPU", &shares, &err) != STATUS_OK ||
-        device_cuda_wants_tf32(&tf32, &err) != STATUS_OK) {
-        gpu_view_none(view, rank, err.code, err.text);
-    } else if (!device_cuda_available(why)) {
-        gpu_view_none(view, rank, STATUS_DEVICE, why);
-    } else if (gpu_view_init(view, rank, getenv("CUDA_VISIBLE_DEVICES"), device_cuda_list(uuids, GPU_VIEW_MAX), uuids,
-                             &err) != STATUS_OK) {
-        gpu_view_none(view, rank, err.code, err.text);
-    }
-    view->share = shares;
-}
-
 /* The rank `blind` has no GPU to use: an error with train.device: cuda, else a message. */
 static enum status choose_without_gpu(struct engine *t, int blind, const char *why, int seeing, struct error *err)
 {
@@ -73,50 +55,50 @@ static enum status choose_own_device(struct engine *t, struct device_choice *cho
     *choice = (struct device_choice){.kind = DEVICE_CPU};
     if (t->spec->train.device == SPEC_DEVICE_CPU) return STATUS_OK;
     struct gpu_view own;
-    view_gpu_choices(boot->rank, &own);
+    unsigned char uuids[GPU_VIEW_MAX][DEVICE_UUID_BYTES];
+    char why[256] = "";
+    struct error refused;
+    bool shares = false, tf32;
+    if (env_switch(share_name, "ranks may share a GPU", &shares, &refused) != STATUS_OK ||
+        device_cuda_wants_tf32(&tf32, &refused) != STATUS_OK) {
+        gpu_view_none(&own, boot->rank, refused.code, refused.text);
+    } else if (!device_cuda_available(why)) {
+        gpu_view_none(&own, boot->rank, STATUS_DEVICE, why);
+    } else if (gpu_view_init(&own, boot->rank, getenv("CUDA_VISIBLE_DEVICES"), device_cuda_list(uuids, GPU_VIEW_MAX),
+                             uuids, &refused) != STATUS_OK) {
+        gpu_view_none(&own, boot->rank, refused.code, refused.text);
+    }
+    own.share = shares;
     TRY(gpu_binding_find(t->comm, boot, &own, &binding, err));
     if (binding.blind >= 0) return choose_without_gpu(t, binding.blind, binding.why, binding.seeing, err);
     *choice = (struct device_choice){.kind = DEVICE_CUDA, .index = binding.index, .may_share = binding.may_share};
     if (binding.sharing && boot->local_rank == 0)
         log_warn("%d ranks on %s share %d GPU%s (%s=1)", binding.sharing, boot->host, binding.shared,
-                 binding.shared == 1 ? "" : "s", share_name);
+                 PLURAL(binding.shared), share_name);
     log_debug("GPU %d of the %d that this rank sees", binding.index, own.count);
     return STATUS_OK;
 }
 
 /* ---- kernels of the CPU -------------------------------------------------- */
 
-/* The lowest of the ranks with the most kernels. */
-static int rank_of_best_choice(const struct cpu_kernels *all, int world)
+static void log_chosen_instructions(const struct bootstrap *boot, const struct cpu_kernels *all,
+                                    const struct cpu_kernels *common)
 {
-    int best = 0;
-    for (int r = 1; r < world; r++) {
+    char had[CPU_KERNELS_TEXT], have[CPU_KERNELS_TEXT];
+    int best = 0, low = -1; /* the lowest of the ranks with the most kernels */
+    for (int r = 1; r < boot->world; r++) {
         const struct cpu_kernels *k = &all[r], *most = &all[best];
         int more = k->isa != most->isa ? (int)k->isa - (int)most->isa
                                        : k->avx512_bf16 + k->amx_bf16 - most->avx512_bf16 - most->amx_bf16;
         best = more > 0 ? r : best;
     }
-    return best;
-}
-
-/* The lowest rank that has no more kernels than all ranks have in common; else one whose kernels differ from `best`. */
-static int rank_lowering_choice(const struct cpu_kernels *all, int world, int best, const struct cpu_kernels *common)
-{
-    int other = -1;
-    for (int r = 0; r < world; r++) {
-        if (cpu_kernels_equal(&all[r], common)) return r;
-        other = other < 0 && !cpu_kernels_equal(&all[r], &all[best]) ? r : other;
-    }
-    return other;
-}
-
-static void log_chosen_instructions(const struct bootstrap *boot, const struct cpu_kernels *all,
-                                    const struct cpu_kernels *common)
-{
-    char had[CPU_KERNELS_TEXT], have[CPU_KERNELS_TEXT];
-    int best = rank_of_best_choice(all, boot->world);
     if (cpu_kernels_equal(&all[best], common)) return;
-    int low = rank_lowering_choice(all, boot->world, best, common);
+    /* the lowest that has no more kernels than all ranks have in common; else one whose kernels differ from the best's
+     */
+    for (int r = boot->world - 1; r >= 0; r--)
+        if (!cpu_kernels_equal(&all[r], &all[best])) low = r;
+    for (int r = boot->world - 1; r >= 0; r--)
+        if (cpu_kernels_equal(&all[r], common)) low = r;
     log_warn("all ranks compute with %s kernels instead of %s: rank %d on %s supports no more (because of its CPU, or "
              "of ZTRAIN_CPU_ISA there), rank %d on %s would support the latter",
              cpu_kernels_instructions(common, have), cpu_kernels_instructions(&all[best], had), low,
@@ -142,12 +124,10 @@ static enum status choose_common_kernels(const struct engine *t, struct cpu_kern
                                          struct error *err)
 {
     OWNED struct cpu_kernels *all = memory_alloc((size_t)t->world * sizeof *all);
-    enum status status = comm_exchange(t->comm, own, sizeof *own, all, err);
-    if (status == STATUS_OK) {
-        cpu_kernels_common(all, t->world, own);
-        if (t->rank == 0) say(t->boot, all, own);
-    }
-    return status;
+    TRY(comm_exchange(t->comm, own, sizeof *own, all, err));
+    cpu_kernels_common(all, t->world, own);
+    if (t->rank == 0) say(t->boot, all, own);
+    return STATUS_OK;
 }
 
 /* With virtual ranks no measurement, no number of ranks and no ZeRO stage chooses a kernel. */
@@ -156,27 +136,22 @@ static bool choose_fixed(const struct engine *t)
     return t->spec->train.virtual_ranks > 0;
 }
 
-static void keep_chosen_kernels(const struct engine *t, const struct cpu_kernels *before, struct cpu_kernels *kernels)
+/* With other kernels replicas would drift apart. A run keeps those that it began with, as far as they are here. */
+static enum status choose_kernels(const struct engine *t, struct cpu_kernels *kernels, struct error *err)
 {
     char kept[CPU_KERNELS_TEXT], had[CPU_KERNELS_TEXT];
+    TRY(agree(t->comm, cpu_kernels_detect(kernels, err), err));
     cpu_kernels_instructions(kernels, had);
-    enum cpu_isa best = kernels->isa;
-    if (!cpu_kernels_keep(kernels, before) || t->rank != 0) return;
+    const enum cpu_isa best = kernels->isa;
+    const bool keeps = t->kernels_before && cpu_kernels_keep(kernels, t->kernels_before) && t->rank == 0;
     cpu_kernels_instructions(kernels, kept);
-    if (choose_fixed(t))
+    if (keeps && choose_fixed(t))
         log_detail("the run continues with the %s kernels that it began with; this CPU has %s", kept, had);
-    else
+    else if (keeps)
         log_info(
             "the run continues with the %s kernels that it began with, so that its bits stay the same; this CPU has "
             "%s; hint: ZTRAIN_CPU_ISA=%s uses them",
             kept, had, cpu_isa_name(best));
-}
-
-/* With other kernels replicas would drift apart. A run keeps those that it began with, as far as they are here. */
-static enum status choose_kernels(const struct engine *t, struct cpu_kernels *kernels, struct error *err)
-{
-    TRY(agree(t->comm, cpu_kernels_detect(kernels, err), err));
-    if (t->kernels_before) keep_chosen_kernels(t, t->kernels_before, kernels);
     TRY(choose_common_kernels(t, kernels, log_chosen_instructions, err));
     TRY(agree(t->comm, cpu_kernels_choose_products(kernels, t->kernels_before, choose_fixed(t), err), err));
     return choose_common_kernels(t, kernels, log_products, err);
@@ -206,32 +181,15 @@ static enum status choose_smallest_gpu(const struct engine *t, struct gpu_size *
     memcpy(own.name, t->device->name, sizeof own.name);
     *smallest = own;
     if (!t->comm) return STATUS_OK;
-    struct gpu_size *all = memory_zeroed((size_t)t->world, sizeof *all);
-    const enum status status = comm_exchange(t->comm, &own, sizeof own, all, err);
+    OWNED struct gpu_size *all = memory_zeroed((size_t)t->world, sizeof *all);
+    TRY(comm_exchange(t->comm, &own, sizeof own, all, err));
     int ctas = own.ctas;
-    for (int r = t->world - 1; status == STATUS_OK && r >= 0; r--) {
+    for (int r = t->world - 1; r >= 0; r--) {
         ctas = all[r].ctas < ctas ? all[r].ctas : ctas;
         if (all[r].multiprocessors <= smallest->multiprocessors) *smallest = all[r];
     }
     smallest->ctas = ctas;
-    free(all);
-    return status;
-}
-
-static enum status refuse_chosen_gpu(const struct device *device, const struct bootstrap *boot,
-                                     const struct gpu_size *smallest, struct error *err)
-{
-    char who[128] = ""; /* rank 0 prints it for all, and its messages begin with its name */
-    if (smallest->rank != 0)
-        snprintf(who, sizeof who, "rank %d on %s: ", smallest->rank, boot->places[smallest->rank].host);
-    if (device->kind == DEVICE_CPU)
-        error_set(err, STATUS_USAGE, "train.sm_count_target is true, but the CPU device has no multiprocessors");
-    else
-        error_set(err, STATUS_USAGE,
-                  "train.sm_count_target is true, but %s%s has only %d multiprocessors, and NCCL gets %d", who,
-                  smallest->name, smallest->multiprocessors, smallest->ctas);
-    error_blame(err, *who && device->kind != DEVICE_CPU ? smallest->rank : -1, FAILURE_NONE);
-    return error_hint(err, "auto limits matrix products where it helps");
+    return STATUS_OK;
 }
 
 enum status choose_sm_target(const struct engine *t, int *ctas, struct error *err)
@@ -240,27 +198,23 @@ enum status choose_sm_target(const struct engine *t, int *ctas, struct error *er
     const bool forced = spec->train.sm_count_target == SPEC_ON;
     const bool beside = t->world > 1 && spec->zero.stage == 3 && spec->zero.overlap_comm && !choose_fixed(t);
     struct gpu_size smallest;
+    char who[128] = ""; /* rank 0 prints it for all, and its messages begin with its name */
     *ctas = 0;
     if (spec->train.sm_count_target == SPEC_OFF || !(forced || beside)) return STATUS_OK;
     TRY(choose_smallest_gpu(t, &smallest, err));
-    if (forced && smallest.multiprocessors <= smallest.ctas)
-        return refuse_chosen_gpu(t->device, t->boot, &smallest, err);
     if (forced || smallest.multiprocessors >= AUTO_SHARE * smallest.ctas) *ctas = smallest.ctas;
-    return STATUS_OK;
-}
-
-/* Limits the device's products, unless ranks share a GPU: their collectives pass through host memory. */
-static void choose_sms(const struct engine *t, int ctas)
-{
-    const int all = t->device->multiprocessors;
-    const bool can = comm_can_capture(t->comm) || choose_fixed(t), says = t->rank == 0;
-    if (ctas && can) device_leave_multiprocessors(t->device, ctas);
-    if (ctas && can && says)
-        log_detail(
-            "matrix products use %d of the GPU's %d multiprocessors and leave %d to NCCL (train.sm_count_target)",
-            all - ctas, all, ctas);
-    else if (ctas && says && t->spec->train.sm_count_target == SPEC_ON)
-        log_info("train.sm_count_target: true has no effect: ranks share a GPU and do not use NCCL");
+    if (!forced || smallest.multiprocessors > smallest.ctas) return STATUS_OK;
+    if (t->device->kind == DEVICE_CPU)
+        return error_set(err, STATUS_USAGE,
+                         "train.sm_count_target is true, but the CPU device has no multiprocessors; hint: auto limits "
+                         "matrix products where it helps");
+    if (smallest.rank != 0)
+        snprintf(who, sizeof who, "rank %d on %s: ", smallest.rank, t->boot->places[smallest.rank].host);
+    error_set(err, STATUS_USAGE,
+              "train.sm_count_target is true, but %s%s has only %d multiprocessors, and NCCL gets %d; hint: auto "
+              "limits matrix products where it helps",
+              who, smallest.name, smallest.multiprocessors, smallest.ctas);
+    return error_blame(err, *who ? smallest.rank : -1, FAILURE_NONE);
 }
 
 /* ---- cores --------------------------------------------------------------- */
@@ -285,13 +239,13 @@ static void find_near_cores(const struct device *device, cpu_set_t *cores)
 /* Binds a rank to the cores near its GPU. Ranks with the same cores divide the threads among them. */
 static enum status choose_cores(const struct engine *t, struct error *err)
 {
-    cpu_set_t own, *all = memory_zeroed((size_t)t->world, sizeof *all);
+    OWNED cpu_set_t *all = memory_zeroed((size_t)t->world, sizeof *all);
+    cpu_set_t own;
     int sharers = 0;
     find_near_cores(t->device, &own);
-    const enum status status = comm_exchange(t->comm, &own, sizeof own, all, err);
+    TRY(comm_exchange(t->comm, &own, sizeof own, all, err));
     for (int r = 0; r < t->world; r++) sharers += t->boot->places[r].node == t->boot->node && CPU_EQUAL(&all[r], &own);
-    free(all);
-    if (status != STATUS_OK || CPU_COUNT(&own) == 0) return status;
+    if (CPU_COUNT(&own) == 0) return STATUS_OK;
     const int share = bootstrap_threads(CPU_COUNT(&own), sharers), threads = t->device->threads;
     t->device->threads = share < threads ? share : threads;
     machine_bind(&own);
@@ -329,7 +283,16 @@ enum status choose_device(struct engine *t, int threads, struct error *err)
     TRY(agree(t->comm, choose_sm_target(t, &ctas, err), err));
     TRY(agree(t->comm, comm_attach_device(t->comm, t->device, choice.may_share, ctas, &way, err), err));
     if (way && t->rank == 0) log_detail("collectives: %s", way);
-    choose_sms(t, ctas);
+    /* limits the device's products, unless ranks share a GPU: their collectives pass through host memory */
+    const int all = t->device->multiprocessors;
+    const bool can = comm_can_capture(t->comm) || choose_fixed(t), says = t->rank == 0;
+    if (ctas && can) device_leave_multiprocessors(t->device, ctas);
+    if (ctas && can && says)
+        log_detail(
+            "matrix products use %d of the GPU's %d multiprocessors and leave %d to NCCL (train.sm_count_target)",
+            all - ctas, all, ctas);
+    else if (ctas && says && t->spec->train.sm_count_target == SPEC_ON)
+        log_info("train.sm_count_target: true has no effect: ranks share a GPU and do not use NCCL");
     return STATUS_OK;
 }
 
@@ -337,16 +300,6 @@ enum status choose_device(struct engine *t, int threads, struct error *err)
 
 /* Launches of a layer; the host's seconds for one; the share of its peak that a GPU reaches; an unknown GPU's peak. */
 static const double launches_per_layer = 40, launch_seconds = 4e-6, usual_mfu = 0.4, usual_peak = 100e12;
-
-/* Whether launching a micro-batch takes the host as long as the GPU: twice, as short kernels follow long ones. */
-static bool choose_launch_bound(const struct engine *t)
-{
-    const struct run_spec *spec = t->spec;
-    double peak = t->device->peak_flops[spec->dtype] > 0 ? t->device->peak_flops[spec->dtype] : usual_peak;
-    double tokens = (double)(spec->train_micro_batch_size_per_gpu * spec->data.seq_length);
-    double gpu = transformer_flops_per_token(&t->desc, &t->table, spec->data.seq_length) * tokens / (usual_mfu * peak);
-    return gpu < 2 * launch_seconds * launches_per_layer * (double)(t->desc.num_layers + 2);
-}
 
 /* Why nothing in a step can be a graph; NULL: blocks can. */
 static const char *graph_choice_block_obstacle(const struct engine *t)
@@ -375,19 +328,6 @@ static const char *graph_choice_step_obstacle(const struct engine *t)
     return NULL;
 }
 
-static void log_graph_choice(enum graph_mode graphs, const char *why_not_blocks, const char *why_not_steps)
-{
-    if (graphs == GRAPHS_BY_STEP)
-        log_detail("CUDA graphs: by step: a step is captured once, then launched as one piece");
-    else if (graphs == GRAPHS_BY_BLOCK)
-        log_detail(
-            "CUDA graphs: by block: each block's forward and backward is captured once, then launched as one piece; "
-            "not by step: %s",
-            why_not_steps);
-    else
-        log_detail("CUDA graphs: none: %s", why_not_blocks);
-}
-
 enum status choose_graphs(struct engine *t, struct error *err)
 {
     enum spec_switch wanted = t->spec->train.cuda_graphs;
@@ -398,10 +338,24 @@ enum status choose_graphs(struct engine *t, struct error *err)
         error_set(err, STATUS_USAGE, "train.cuda_graphs is true, but steps cannot be graphs: %s", why_not);
         return error_hint(err, "auto takes graphs where they are possible and help");
     }
-    if (wanted == SPEC_AUTO && !why_not && !choose_launch_bound(t))
+    /* whether launching a micro-batch takes the host as long as the GPU: twice, as short kernels follow long ones */
+    const struct run_spec *spec = t->spec;
+    const double peak = t->device->peak_flops[spec->dtype] > 0 ? t->device->peak_flops[spec->dtype] : usual_peak;
+    const double tokens = (double)(spec->train_micro_batch_size_per_gpu * spec->data.seq_length);
+    const double flops = transformer_flops_per_token(&t->desc, &t->table, spec->data.seq_length) * tokens;
+    const double launches = launches_per_layer * (double)(t->desc.num_layers + 2);
+    if (wanted == SPEC_AUTO && !why_not && flops / (usual_mfu * peak) >= 2 * launch_seconds * launches)
         why_not = "this model's kernels take longer than their launches";
     if (!why_not) t->graphs = why_not_steps ? GRAPHS_BY_BLOCK : GRAPHS_BY_STEP;
-    if (t->rank == 0 && !t->quiet && !t->simulation.comm && device_has_graphs(t->device))
-        log_graph_choice(t->graphs, why_not, why_not_steps);
+    if (t->rank != 0 || t->quiet || t->simulation.comm || !device_has_graphs(t->device)) return STATUS_OK;
+    if (t->graphs == GRAPHS_BY_STEP)
+        log_detail("CUDA graphs: by step: a step is captured once, then launched as one piece");
+    else if (t->graphs == GRAPHS_BY_BLOCK)
+        log_detail(
+            "CUDA graphs: by block: each block's forward and backward is captured once, then launched as one piece; "
+            "not by step: %s",
+            why_not_steps);
+    else
+        log_detail("CUDA graphs: none: %s", why_not);
     return STATUS_OK;
 }

@@ -25,15 +25,13 @@ enum status engine_weights_check(const struct engine *t, bool *absent, struct er
 static enum status engine_hash_rest(struct engine *t, const struct huggingface_source *source, struct error *err)
 {
     struct huggingface_source again = *source;
-    struct huggingface_reader *reader;
+    RELEASED(huggingface_drop) struct huggingface_reader *reader = NULL;
     t->base_folder = source->dir ? realpath(source->dir, NULL) : NULL;
     t->base = (struct checkpoint_base){.folder = t->base_folder, .seed = (int64_t)t->spec->run.seed};
     if (!t->desc.multimodal || t->rank != 0) return STATUS_OK;
     again.quiet = true;
     TRY(huggingface_open(&again, 0, 0, &reader, err));
-    const enum status status = huggingface_rest_hash(reader, &t->base.hash, err);
-    huggingface_close(reader);
-    return status;
+    return huggingface_rest_hash(reader, &t->base.hash, err);
 }
 
 /* Each rank reads the biases of its routers in fp32: those of a base are not in the checkpoint. */
@@ -41,8 +39,7 @@ static enum status engine_load_corrections(struct engine *t, const struct checkp
                                            const struct huggingface_source *source, struct error *err)
 {
     struct huggingface_source again = *source;
-    struct huggingface_reader *reader = NULL;
-    enum status status = STATUS_OK;
+    RELEASED(huggingface_drop) struct huggingface_reader *reader = NULL;
     if (!t->desc.experts.sigmoid) return STATUS_OK;
     OWNED float *bias = memory_alloc((size_t)t->desc.experts.count * sizeof *bias);
     again.quiet = true;
@@ -50,15 +47,12 @@ static enum status engine_load_corrections(struct engine *t, const struct checkp
         const struct tensor_info *tensor = tensor_find(&t->table, (int)layer + 1, ROLE_ROUTER_CORRECTION);
         const bool saved = checkpoint && tensor && !tensor->frozen;
         if (!tensor) continue;
-        if (!saved && !reader) TRY_END(huggingface_open(&again, t->rank, t->spec->run.seed, &reader, err));
-        TRY_END(saved
-                    ? checkpoint_read(checkpoint, STATE_MASTER, tensor->unit, tensor->offset, tensor->numel, bias, err)
-                    : huggingface_values(reader, tensor->unit, tensor->offset, tensor->numel, bias, err));
+        if (!saved && !reader) TRY(huggingface_open(&again, t->rank, t->spec->run.seed, &reader, err));
+        TRY(saved ? checkpoint_read(checkpoint, STATE_MASTER, tensor->unit, tensor->offset, tensor->numel, bias, err)
+                  : huggingface_values(reader, tensor->unit, tensor->offset, tensor->numel, bias, err));
         transformer_set_correction(t->transformer, layer, bias, t->compute);
     }
-end:
-    if (reader) huggingface_close(reader);
-    return status;
+    return STATUS_OK;
 }
 
 enum status engine_weights_load(struct engine *t, const struct checkpoint *checkpoint, struct error *err)

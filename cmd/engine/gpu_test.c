@@ -95,27 +95,24 @@ struct build_id {
 };
 
 /* Names and contents of a segment's notes are padded to four bytes. */
-static void read_build_notes(const char *notes, size_t size, struct build_id *id)
+static int gpu_test_read_build(struct dl_phdr_info *info, size_t size, void *context)
 {
-    for (size_t at = 0; at + sizeof(ElfW(Nhdr)) <= size;) {
-        ElfW(Nhdr) note;
-        memcpy(&note, notes + at, sizeof note);
-        const size_t name = at + sizeof note, content = name + (note.n_namesz + 3) / 4 * 4;
-        at = content + (note.n_descsz + 3) / 4 * 4;
-        if (at > size || note.n_type != NT_GNU_BUILD_ID || note.n_namesz != 4 || memcmp(notes + name, "GNU", 4) != 0)
-            continue;
-        id->size = note.n_descsz < sizeof id->bytes ? note.n_descsz : sizeof id->bytes;
-        memcpy(id->bytes, notes + content, id->size);
-    }
-}
-
-static int gpu_test_read_build(struct dl_phdr_info *info, size_t size, void *id)
-{
+    struct build_id *id = context;
     (void)size;
-    for (int i = 0; i < info->dlpi_phnum; i++)
-        if (info->dlpi_phdr[i].p_type == PT_NOTE)
-            read_build_notes((const char *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr), info->dlpi_phdr[i].p_memsz,
-                             id);
+    for (const ElfW(Phdr) *part = info->dlpi_phdr; part < info->dlpi_phdr + info->dlpi_phnum; part++) {
+        const char *notes = (const char *)(info->dlpi_addr + part->p_vaddr);
+        for (size_t at = 0; part->p_type == PT_NOTE && at + sizeof(ElfW(Nhdr)) <= part->p_memsz;) {
+            ElfW(Nhdr) note;
+            memcpy(&note, notes + at, sizeof note);
+            const size_t name = at + sizeof note, content = name + (note.n_namesz + 3) / 4 * 4;
+            at = content + (note.n_descsz + 3) / 4 * 4;
+            if (at > part->p_memsz || note.n_type != NT_GNU_BUILD_ID || note.n_namesz != 4 ||
+                memcmp(notes + name, "GNU", 4) != 0)
+                continue;
+            id->size = note.n_descsz < sizeof id->bytes ? note.n_descsz : sizeof id->bytes;
+            memcpy(id->bytes, notes + content, id->size);
+        }
+    }
     return 1;
 }
 
@@ -128,12 +125,10 @@ static bool gpu_test_locate(const struct device *device, char path[RECORD_PATH],
     dl_iterate_phdr(gpu_test_read_build, &id);
     if (id.size == 0 || !autotune_cache_folder(folder, sizeof folder)) return false;
     autotune_cache_file_words(device->name, name);
-    json_t *machine = machine_record_to_json(device);
-    char *text = json_dumps(machine, JSON_SORT_KEYS | JSON_COMPACT);
+    json_auto_t *machine = machine_record_to_json(device);
+    OWNED char *text = json_dumps(machine, JSON_SORT_KEYS | JSON_COMPACT);
     XXH64_hash_t hash = XXH64(device->id, strlen(device->id), XXH64(id.bytes, id.size, 0));
     if (text) hash = XXH64(text, strlen(text), hash);
-    free(text);
-    json_decref(machine);
     *result = hash;
     return snprintf(path, RECORD_PATH, "%.3900s/gpu-test-%s.txt", folder, name) < RECORD_PATH;
 }
@@ -166,28 +161,6 @@ static bool find_gpu_test_record(const struct device *device, unsigned *avoid)
     return found;
 }
 
-static bool is_torn_test_record(int fd)
-{
-    char last;
-    const off_t size = lseek(fd, 0, SEEK_END);
-    return size > 0 && pread(fd, &last, 1, size - 1) == 1 && last != '\n';
-}
-
-/* Remembers a test. A file that cannot be written is a line of the log: the test will be repeated. */
-static void add_gpu_test_record(const struct device *device, unsigned avoid)
-{
-    char path[RECORD_PATH], line[1 + RECORD_LINE] = "\n";
-    uint64_t hash;
-    if (!gpu_test_locate(device, path, &hash)) return;
-    autotune_cache_make_folder();
-    const int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    const int before = fd >= 0 && is_torn_test_record(fd); /* the line's own newline ends the torn one */
-    const int n = before + print_gpu_test_record(line + before, RECORD_LINE, hash, avoid);
-    const bool written = fd >= 0 && write(fd, line, (size_t)n) == n;
-    if (!written) log_info("cannot write '%s': %s; the GPU is tested again next time", path, strerror(errno));
-    if (fd >= 0) close(fd);
-}
-
 /* ---- before a run -------------------------------------------------------- */
 
 enum { WISH_NEVER, WISH_ALWAYS, WISH_COUNT };
@@ -202,7 +175,18 @@ static enum status find_own_gpu_test(const struct engine *t, unsigned *avoid, st
     const double start = seconds_now();
     TRY(gpu_test_run(t->device, NULL, NULL, avoid, err));
     log_detail("GPU self-test: %d ops and a captured step, in %.1f s", (int)OPS_COUNT, seconds_now() - start);
-    add_gpu_test_record(t->device, *avoid);
+    char path[RECORD_PATH], line[1 + RECORD_LINE] = "\n", last = '\n';
+    uint64_t hash;
+    if (!gpu_test_locate(t->device, path, &hash)) return STATUS_OK;
+    autotune_cache_make_folder(); /* remembers the test; if it cannot, a line of the log says that it is repeated */
+    const int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    const off_t size = lseek(fd, 0, SEEK_END);
+    if (size > 0 && pread(fd, &last, 1, size - 1) != 1) last = '\n';
+    const int before = last != '\n'; /* the line's own newline ends the torn one */
+    const int n = before + print_gpu_test_record(line + before, RECORD_LINE, hash, *avoid);
+    const bool written = fd >= 0 && write(fd, line, (size_t)n) == n;
+    if (!written) log_info("cannot write '%s': %s; the GPU is tested again next time", path, strerror(errno));
+    if (fd >= 0) close(fd);
     return STATUS_OK;
 }
 
@@ -227,10 +211,8 @@ enum status gpu_test_before_run(struct engine *t, struct error *err)
 {
     unsigned own = 0, all = 0;
     TRY(agree(t->comm, t->device->kind == DEVICE_CUDA ? find_own_gpu_test(t, &own, err) : STATUS_OK, err));
-    unsigned *masks = memory_zeroed((size_t)t->world, sizeof *masks);
-    const enum status status = comm_exchange(t->comm, &own, sizeof own, masks, err);
-    for (int r = 0; status == STATUS_OK && r < t->world; r++) all |= masks[r];
-    free(masks);
-    TRY(status);
+    OWNED unsigned *masks = memory_zeroed((size_t)t->world, sizeof *masks);
+    TRY(comm_exchange(t->comm, &own, sizeof own, masks, err));
+    for (int r = 0; r < t->world; r++) all |= masks[r];
     return agree(t->comm, apply_gpu_test(t, all, err), err);
 }

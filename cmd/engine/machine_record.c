@@ -44,17 +44,6 @@ static void set_text(json_t *machine, const char *name, const char *text)
     if (n) json_object_set_new(machine, name, json_string(clean));
 }
 
-static void set_kernels(json_t *machine, const struct device *device)
-{
-    const struct cpu_kernels *k = device_cpu_kernels(device);
-    set_text(machine, "isa", cpu_isa_name(k->isa));
-    json_object_set_new(machine, "avx512_bf16", json_boolean(k->avx512_bf16));
-    json_object_set_new(machine, "amx_bf16", json_boolean(k->amx_bf16));
-    set_text(machine, "bf16_products", cpu_bf16_name(k->bf16));
-    set_text(machine, "gemm_fp32", "builtin"); /* earlier versions: or "oneDNN 2.6.3" */
-    set_text(machine, "gemm_bf16", "builtin");
-}
-
 static void set_gpu(json_t *machine, const struct device *device)
 {
     set_text(machine, "gpu", device->name);
@@ -81,10 +70,17 @@ json_t *machine_record_to_json(const struct device *device)
     cpu_features_detect(&features);
     set_text(machine, "device", device->kind == DEVICE_CPU ? "cpu" : "cuda");
     set_text(machine, "cpu", features.name);
-    if (device->kind == DEVICE_CPU)
-        set_kernels(machine, device);
-    else
+    if (device->kind != DEVICE_CPU) {
         set_gpu(machine, device);
+        return machine;
+    }
+    const struct cpu_kernels *k = device_cpu_kernels(device);
+    set_text(machine, "isa", cpu_isa_name(k->isa));
+    json_object_set_new(machine, "avx512_bf16", json_boolean(k->avx512_bf16));
+    json_object_set_new(machine, "amx_bf16", json_boolean(k->amx_bf16));
+    set_text(machine, "bf16_products", cpu_bf16_name(k->bf16));
+    set_text(machine, "gemm_fp32", "builtin"); /* earlier versions: or "oneDNN 2.6.3" */
+    set_text(machine, "gemm_bf16", "builtin");
     return machine;
 }
 
@@ -188,38 +184,26 @@ enum status machine_record_refuse(const struct checkpoint *checkpoint, const jso
     return hint_at_key(err);
 }
 
-/* Of the first rank that differs from rank 0: "rank 0 on a and rank 1 on b compute with …"; "": none does. */
-static void find_other_machine(const struct bootstrap *boot, char (*all)[MACHINE_TEXT], const struct run_spec *spec,
-                               char *text)
+enum status machine_record_compare_ranks(struct comm *comm, const struct bootstrap *boot, const json_t *own,
+                                         const struct run_spec *spec, char *text, struct error *err)
 {
-    char differences[MACHINE_DIFFERENCES / 2] = "";
-    json_t *first = json_loadb(all[0], strnlen(all[0], MACHINE_TEXT), 0, NULL);
+    char json[MACHINE_TEXT] = "", differences[MACHINE_DIFFERENCES / 2] = "";
     text[0] = 0;
+    if (boot->world == 1 || is_text(own, "device", "cpu")) /* the ranks have agreed on CPU kernels: choose.h */
+        return STATUS_OK;
+    OWNED char(*all)[MACHINE_TEXT] = memory_alloc((size_t)boot->world * sizeof *all);
+    size_t length = json_dumpb(own, json, sizeof json, JSON_COMPACT);
+    ASSERT(length < sizeof json);
+    TRY(comm_exchange(comm, json, sizeof json, all, err));
+    json_auto_t *first = json_loadb(all[0], strnlen(all[0], MACHINE_TEXT), 0, NULL);
     for (int r = 1; first && r < boot->world && !*differences; r++) {
-        json_t *other = json_loadb(all[r], strnlen(all[r], MACHINE_TEXT), 0, NULL);
+        json_auto_t *other = json_loadb(all[r], strnlen(all[r], MACHINE_TEXT), 0, NULL);
         if (other && *machine_differences(first, other, spec, " and ", differences, sizeof differences))
             snprintf(text, MACHINE_DIFFERENCES,
                      "rank 0 on %s and rank %d on %s compute with different hardware or libraries (%s)",
                      boot->places[0].host, r, boot->places[r].host, differences);
-        json_decref(other);
     }
-    json_decref(first);
-}
-
-enum status machine_record_compare_ranks(struct comm *comm, const struct bootstrap *boot, const json_t *own,
-                                         const struct run_spec *spec, char *text, struct error *err)
-{
-    char json[MACHINE_TEXT] = "";
-    text[0] = 0;
-    if (boot->world == 1 || is_text(own, "device", "cpu")) /* the ranks have agreed on CPU kernels: choose.h */
-        return STATUS_OK;
-    char(*all)[MACHINE_TEXT] = memory_alloc((size_t)boot->world * sizeof *all);
-    size_t length = json_dumpb(own, json, sizeof json, JSON_COMPACT);
-    ASSERT(length < sizeof json);
-    enum status status = comm_exchange(comm, json, sizeof json, all, err);
-    if (status == STATUS_OK) find_other_machine(boot, all, spec, text);
-    free(all);
-    if (status != STATUS_OK || !*text) return status;
+    if (!*text) return STATUS_OK;
     if (machine_record_is_strict(spec)) {
         error_set(err, STATUS_USAGE, "train.virtual_ranks: %s", text);
         return hint_at_key(err);

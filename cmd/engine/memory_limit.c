@@ -90,14 +90,13 @@ static enum status search_memory_limit(struct search *s, struct error *err)
 /* Writes "key=value, key=value (270.1 MiB)": bytes as the error before it counts them. */
 static const char *describe_limit(const struct search *s, const struct found *found, char text[MEMORY_SETTING_TEXT])
 {
-    char size[SIZE_TEXT_MAX];
     struct run_spec copy;
     memory_setting_apply(&found->setting, s->engine->spec, s->engine->world, &copy);
     memory_setting_text(&found->setting, &s->given, &copy, text);
     size_t used = strlen(text);
     const size_t bytes = found->bytes > s->apart ? found->bytes - s->apart : 0;
     snprintf(text + used, MEMORY_SETTING_TEXT - used, "%s(%s)", used ? " " : "this spec ",
-             size_round((int64_t)bytes * s->ranks, size));
+             SIZE(round, (int64_t)bytes * s->ranks));
     return text;
 }
 
@@ -117,45 +116,37 @@ static enum status advise_on_memory_limit(const struct search *s, struct error *
     return error_hint(err, "it fits with %s%s", first, faster);
 }
 
-/* The plan is larger than the cap, which is train.memory_limit or the device's memory. */
-static enum status refuse_plan_over_limit(const struct engine *t, struct error *err)
-{
-    const int64_t limit = t->spec->train.memory_limit, cap = memory_plan_cap(t);
-    const size_t need = memory_plan_device_bytes(&t->plan);
-    struct search s = {.engine = t, .limit = (size_t)cap, .ranks = 1};
-    char needed[SIZE_TEXT_MAX], reserve[64] = "", text[SIZE_TEXT_MAX], size[SIZE_TEXT_MAX];
-    TRY(search_memory_limit(&s, err));
-    if (t->plan.reserve.total)
-        snprintf(reserve, sizeof reserve, ", %s of it reserve", size_round((int64_t)t->plan.reserve.total, size));
-    error_set(err, STATUS_DEVICE, "the plan needs %s (%zu bytes%s) of device memory on each rank, more than %s %s",
-              size_round((int64_t)need, needed), need, reserve, cap == limit ? "train.memory_limit" : "the GPU's",
-              cap == limit ? size_format(cap, text) : size_round(cap, text));
-    return advise_on_memory_limit(&s, err);
-}
-
 enum status memory_limit_check(const struct engine *t, struct error *err)
 {
     const size_t bytes = memory_plan_device_bytes(&t->plan), arenas = bytes - t->plan.reserve.total;
     const bool exceeds = t->spec->train.memory_limit && bytes > (size_t)memory_plan_cap(t);
     const bool too_large = t->comm && t->device->kind == DEVICE_CUDA && arenas > t->device->memory_bytes;
-    return exceeds || too_large ? refuse_plan_over_limit(t, err) : STATUS_OK;
+    if (!exceeds && !too_large) return STATUS_OK;
+    const int64_t limit = t->spec->train.memory_limit, cap = memory_plan_cap(t); /* or the device's memory */
+    struct search s = {.engine = t, .limit = (size_t)cap, .ranks = 1};
+    char reserve[64] = "";
+    TRY(search_memory_limit(&s, err));
+    if (t->plan.reserve.total)
+        snprintf(reserve, sizeof reserve, ", %s of it reserve", SIZE(round, t->plan.reserve.total));
+    error_set(err, STATUS_DEVICE, "the plan needs %s (%zu bytes%s) of device memory on each rank, more than %s %s",
+              SIZE(round, bytes), bytes, reserve, cap == limit ? "train.memory_limit" : "the GPU's",
+              cap == limit ? SIZE(format, cap) : SIZE(round, cap));
+    return advise_on_memory_limit(&s, err);
 }
 
 enum status memory_node_check(const struct engine *t, struct error *err)
 {
     const int all = t->node_ranks, ranks = bootstrap_is_local_rank() ? all : 1;
     const uint64_t need = memory_plan_node_bytes(t) / (size_t)all * (size_t)ranks, limit = memory_plan_node_limit(t);
-    char needed[SIZE_TEXT_MAX], most[SIZE_TEXT_MAX];
     struct machine_memory machine;
     machine_memory("", &machine);
     comm_note_plan(t->comm, need / (uint64_t)ranks);
     if (need <= limit || machine.swap) /* what is swapped out has no limit that is known here */
         return STATUS_OK;
-    error_set(
-        err, STATUS_DEVICE, "the plan%s of %d rank%s take%s %s (%" PRIu64 " bytes) of host memory, more than %s %s",
-        ranks == 1 ? "" : "s", ranks, ranks == 1 ? "" : "s", ranks == 1 ? "s" : "", size_round((int64_t)need, needed),
-        need, machine.limit < machine.total ? "the control group's limit of" : "the machine's",
-        size_round((int64_t)limit, most));
+    error_set(err, STATUS_DEVICE,
+              "the plan%s of %d rank%s take%s %s (%" PRIu64 " bytes) of host memory, more than %s %s", PLURAL(ranks),
+              ranks, PLURAL(ranks), ranks == 1 ? "s" : "", SIZE(round, need), need,
+              machine.limit < machine.total ? "the control group's limit of" : "the machine's", SIZE(round, limit));
     return error_hint(err, "fewer ranks on a machine, a smaller micro batch, activation recomputation, a higher ZeRO "
                            "stage, or offload to nvme; `ztrain plan` shows what takes the memory");
 }
@@ -167,24 +158,6 @@ struct share {
     char id[sizeof((struct device *)NULL)->id];
     uint64_t bytes;
 };
-
-/* The arenas of all ranks that share this rank's GPU, and the number of these ranks. */
-static enum status add_memory_shares(const struct engine *t, size_t *bytes, int *ranks, struct error *err)
-{
-    struct share own = {.bytes = t->plan.local.used + t->plan.shared.used},
-                 *all = memory_zeroed((size_t)t->world, sizeof *all);
-    snprintf(own.id, sizeof own.id, "%s", t->device->id);
-    enum status status = comm_exchange(t->comm, &own, sizeof own, all, err);
-    *bytes = 0;
-    *ranks = 0;
-    for (int r = 0; status == STATUS_OK && r < t->world; r++) {
-        if (strcmp(all[r].id, own.id) != 0) continue;
-        *bytes += (size_t)all[r].bytes;
-        ++*ranks;
-    }
-    free(all);
-    return status;
-}
 
 /* Writes "; process 4711 (python, 12.0 GiB) computes on it as well", or nothing. */
 static const char *others_in_gpu_memory(const char *id, char *text, size_t size)
@@ -205,41 +178,39 @@ static const char *others_in_gpu_memory(const char *id, char *text, size_t size)
     return text;
 }
 
-static enum status refuse_arenas_over_limit(const struct engine *t, size_t need, int ranks, size_t available,
-                                            struct error *err)
+enum status memory_free_check(const struct engine *t, struct error *err)
 {
-    char wanted[SIZE_TEXT_MAX], free_text[SIZE_TEXT_MAX], total[SIZE_TEXT_MAX], others[512], who[64] = "the plan takes";
-    const size_t reserve = t->plan.reserve.total; /* it is taken already, or not asked for */
-    struct search s = {.engine = t, .limit = available / (size_t)ranks + reserve, .apart = reserve, .ranks = ranks};
-    struct error ignored;
-    if (ranks > 1) snprintf(who, sizeof who, "the plans of %d ranks take", ranks);
-    error_set(err, STATUS_DEVICE, "%s %s (%zu bytes) of device memory, but only %s of the %s of %s are free%s", who,
-              size_round((int64_t)need, wanted), need, size_round((int64_t)available, free_text),
-              size_round((int64_t)t->device->memory_bytes, total), t->device->name,
-              others_in_gpu_memory(t->device->id, others, sizeof others));
-    return search_memory_limit(&s, &ignored) == STATUS_OK ? advise_on_memory_limit(&s, err) : err->code;
-}
-
-static void warn_of_reserve(const struct engine *t, size_t need, int ranks, size_t available, size_t later)
-{
-    char left[SIZE_TEXT_MAX], expected[SIZE_TEXT_MAX], hint[96] = "";
+    char hint[96] = "free memory on the GPU (nvidia-smi)";
+    size_t need = 0, available;
+    int ranks = 0; /* that share this rank's GPU; need: of the arenas of all of them */
+    struct share own = {.bytes = t->plan.local.used + t->plan.shared.used};
+    OWNED struct share *all = memory_zeroed((size_t)t->world, sizeof *all);
+    snprintf(own.id, sizeof own.id, "%s", t->device->id);
+    TRY(comm_exchange(t->comm, &own, sizeof own, all, err));
+    for (int r = 0; r < t->world; r++) {
+        if (strcmp(all[r].id, own.id) != 0) continue;
+        need += (size_t)all[r].bytes;
+        ranks++;
+    }
+    if (!device_available_bytes(t->device, &available)) return STATUS_OK;
+    if (need > available) {
+        char others[512], who[64] = "the plan takes";
+        const size_t apart = t->plan.reserve.total; /* it is taken already, or not asked for */
+        struct search s = {.engine = t, .limit = available / (size_t)ranks + apart, .apart = apart, .ranks = ranks};
+        struct error ignored;
+        if (ranks > 1) snprintf(who, sizeof who, "the plans of %d ranks take", ranks);
+        error_set(err, STATUS_DEVICE, "%s %s (%zu bytes) of device memory, but only %s of the %s of %s are free%s", who,
+                  SIZE(round, need), need, SIZE(round, available), SIZE(round, t->device->memory_bytes),
+                  t->device->name, others_in_gpu_memory(t->device->id, others, sizeof others));
+        return search_memory_limit(&s, &ignored) == STATUS_OK ? advise_on_memory_limit(&s, err) : err->code;
+    }
+    const size_t *reserve = t->plan.reserve.parts;
+    const size_t later = (reserve[CUDA_RESERVE_KERNELS] + reserve[CUDA_RESERVE_NVLS]) * (size_t)ranks;
+    if (available - need >= later) return STATUS_OK;
     const size_t room = available > later ? (available - later) / (size_t)ranks + t->plan.reserve.total : 0;
     if (room) snprintf(hint, sizeof hint, "train.memory_limit=%zuMiB names settings that leave enough", room >> 20);
     log_warn("the plan leaves %s of the GPU's free memory, less than the %s that kernels and NCCL's NVLS buffers, "
              "which come later, are expected to take: the run may end for lack of memory; hint: %s",
-             size_round((int64_t)(available - need), left), size_round((int64_t)later, expected),
-             room ? hint : "free memory on the GPU (nvidia-smi)");
-}
-
-enum status memory_free_check(const struct engine *t, struct error *err)
-{
-    size_t need, available;
-    int ranks;
-    TRY(add_memory_shares(t, &need, &ranks, err));
-    if (!device_available_bytes(t->device, &available)) return STATUS_OK;
-    if (need > available) return refuse_arenas_over_limit(t, need, ranks, available, err);
-    const size_t *reserve = t->plan.reserve.parts;
-    const size_t later = (reserve[CUDA_RESERVE_KERNELS] + reserve[CUDA_RESERVE_NVLS]) * (size_t)ranks;
-    if (available - need < later) warn_of_reserve(t, need, ranks, available, later);
+             SIZE(round, available - need), SIZE(round, later), hint);
     return STATUS_OK;
 }

@@ -2,34 +2,24 @@
 #include "cmd/engine/memory_plan.h"
 
 #include "cmd/engine/engine.h"
-#include "core/log.h"
-#include "core/machine.h"
-#include "core/size_text.h"
 #include "gpu/host_pages.h"
 #include "gpu/ops.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
-
 /* ---- plan, allocation, the end ------------------------------------------- */
-
-static void lay_out_engine(struct engine *t, struct arena *local, struct arena *shared, struct arena *host)
-{
-    size_t input_bytes;
-    zero_layout(t->zero, local, shared, host);
-    if (t->activations) activation_store_layout(t->activations, host);
-    transformer_layout(t->transformer, local);
-    void *inputs = transformer_inputs(t->transformer, &input_bytes);
-    if (t->upload) input_upload_layout(t->upload, inputs, input_bytes, local, host);
-    if (t->samples) generator_layout(t->samples->generator, local);
-    t->loss_sum = arena_take(local, MEM_WORKSPACE, engine_sums_bytes(t) + sizeof *t->grad_scale);
-    t->grad_scale = t->loss_sum ? (float *)((char *)t->loss_sum + engine_sums_bytes(t)) : NULL;
-}
 
 static void lay_out_memory_plan(struct engine *t, struct arena *local, struct arena *shared, struct arena *host)
 {
-    for (struct engine *e = t; e; e = e->next) lay_out_engine(e, local, shared, host);
+    for (struct engine *e = t; e; e = e->next) {
+        size_t input_bytes;
+        zero_layout(e->zero, local, shared, host);
+        if (e->activations) activation_store_layout(e->activations, host);
+        transformer_layout(e->transformer, local);
+        void *inputs = transformer_inputs(e->transformer, &input_bytes);
+        if (e->upload) input_upload_layout(e->upload, inputs, input_bytes, local, host);
+        if (e->samples) generator_layout(e->samples->generator, local);
+        e->loss_sum = arena_take(local, MEM_WORKSPACE, engine_sums_bytes(e) + sizeof *e->grad_scale);
+        e->grad_scale = e->loss_sum ? (float *)((char *)e->loss_sum + engine_sums_bytes(e)) : NULL;
+    }
     void *workspace = arena_take(local, MEM_WORKSPACE, t->plan.workspace);
     if (local->base) stream_set_workspace(t->compute, workspace, t->plan.workspace);
 }
@@ -130,7 +120,6 @@ static const char *memory_snapshot_obstacle(const struct engine *t)
 
 enum status memory_plan_make(struct engine *t, struct error *err)
 {
-    char size[SIZE_TEXT_MAX];
     memory_plan_keep_snapshots(t, memory_plan_has_snapshot(t->spec));
     fill_plan(t);
     if (!memory_plan_has_snapshot(t->spec)) return STATUS_OK;
@@ -143,7 +132,7 @@ enum status memory_plan_make(struct engine *t, struct error *err)
         error_set(err, STATUS_DEVICE,
                   "checkpoint.writer.decoupled: a copy of %s (%" PRId64 " bytes) of each rank's state in host memory "
                   "does not fit into %s",
-                  size_round(bytes, size), bytes, obstacle ? obstacle : "the memory of another rank's node or process");
+                  SIZE(round, bytes), bytes, obstacle ? obstacle : "the memory of another rank's node or process");
         return error_hint(err, "auto writes checkpoints in the background only where memory allows it, false never");
     }
     memory_plan_keep_snapshots(t, false);
@@ -151,7 +140,7 @@ enum status memory_plan_make(struct engine *t, struct error *err)
     if (!t->quiet)
         log_info("training waits for checkpoints (checkpoint.writer.decoupled): the host memory does not suffice for a "
                  "copy of %s on each rank: %s",
-                 size_round(bytes, size), obstacle ? obstacle : "that of another rank");
+                 SIZE(round, bytes), obstacle ? obstacle : "that of another rank");
     return STATUS_OK;
 }
 
@@ -248,11 +237,6 @@ bool memory_snapshot_fits(const struct engine *t)
            memory_auto_share * (double)machine.available;
 }
 
-enum status memory_snapshot_take(struct engine *t, struct error *err)
-{
-    return host_pages_new(t->snapshot_bytes, &t->snapshot, err);
-}
-
 enum status memory_snapshot_place(struct engine *t, struct error *err)
 {
     struct arena arena;
@@ -324,19 +308,6 @@ static void memory_plan_print_table(const struct engine *t, bool bytes)
     memory_plan_print_row(t, bytes, "reserve", (const uint64_t[]){plan->reserve.total, 0, 0});
 }
 
-static void memory_plan_print_reserve(const struct engine *t)
-{
-    const struct cuda_reserve *reserve = &t->plan.reserve;
-    char parts[256] = "";
-    for (int i = 0; i < CUDA_RESERVE_PARTS; i++) {
-        const size_t used = strlen(parts);
-        if (reserve->parts[i])
-            snprintf(parts + used, sizeof parts - used, "%s%s %.3f", used ? ", " : "", cuda_reserve_names[i],
-                     (double)reserve->parts[i] / gib_bytes);
-    }
-    log_detail("  reserve, GiB, estimated: %s", parts);
-}
-
 int64_t memory_plan_cap(const struct engine *t)
 {
     const int64_t limit = t->spec->train.memory_limit, device = (int64_t)t->device->memory_bytes;
@@ -346,15 +317,15 @@ int64_t memory_plan_cap(const struct engine *t)
 static void memory_plan_print_cap(const struct engine *t)
 {
     const int64_t limit = t->spec->train.memory_limit, cap = memory_plan_cap(t);
-    char size[SIZE_TEXT_MAX], text[SIZE_TEXT_MAX], of[192];
+    char of[192];
     if (!cap) return;
     if (limit > cap)
         log_info("notice: train.memory_limit %s is more than the GPU's %s: the GPU's memory is the cap",
-                 size_format(limit, text), size_round(cap, size));
+                 SIZE(format, limit), SIZE(round, cap));
     if (cap == limit)
-        snprintf(of, sizeof of, "train.memory_limit %s", size_format(limit, text));
+        snprintf(of, sizeof of, "train.memory_limit %s", SIZE(format, limit));
     else
-        snprintf(of, sizeof of, "the %s of %s", size_round(cap, size), t->device->name);
+        snprintf(of, sizeof of, "the %s of %s", SIZE(round, cap), t->device->name);
     log_detail("  %.1f %% of %s", 100 * (double)memory_plan_device_bytes(&t->plan) / (double)cap, of);
 }
 
@@ -372,63 +343,38 @@ static void memory_plan_print_node(const struct engine *t)
     const size_t bytes = memory_plan_node_bytes(t);
     const uint64_t most = memory_plan_node_limit(t);
     const bool known = most <= INT64_MAX;
-    char size[SIZE_TEXT_MAX], each[SIZE_TEXT_MAX], of[SIZE_TEXT_MAX];
     if (t->plan.host.used)
-        log_detail("  memory of a node: %d rank%s x %s = %s%s%s", ranks, ranks == 1 ? "" : "s",
-                   size_round((int64_t)memory_plan_rank_host(t), each), size_round((int64_t)bytes, size),
-                   known ? " of " : "", known ? size_round((int64_t)most, of) : "");
+        log_detail("  memory of a node: %d rank%s x %s = %s%s%s", ranks, PLURAL(ranks),
+                   SIZE(round, memory_plan_rank_host(t)), SIZE(round, bytes), known ? " of " : "",
+                   known ? SIZE(round, most) : "");
     if (known && bytes > most)
         log_warn(
             "the ranks of this node need %s of host memory, more than the %s that it has; hint: fewer ranks on each "
             "node, or less offload",
-            size_round((int64_t)bytes, size), size_round((int64_t)most, of));
-}
-
-static void memory_plan_print_dtypes(const struct run_spec *spec, int world)
-{
-    if (spec->bf16_master)
-        log_detail("  the parameters are the master weights, updated with stochastic rounding%s",
-                   spec->bf16_moments ? "; m and v are bf16 as well" : "");
-    if (spec->grad_accum_dtype != DTYPE_F32)
-        log_detail("  gradients are accumulated in %s (data_types.grad_accum_dtype)",
-                   dtype_name(spec->grad_accum_dtype));
-    if (spec->communication_data_type != DTYPE_F32 && world > 1)
-        log_detail("  gradients are reduced in %s (communication_data_type)",
-                   dtype_name(spec->communication_data_type));
+            SIZE(round, bytes), SIZE(round, most));
 }
 
 void memory_plan_summary(const struct engine *t, char text[MEMORY_SUMMARY])
 {
     const size_t device = memory_plan_device_bytes(&t->plan), node = memory_plan_node_bytes(t);
     const uint64_t most = memory_plan_node_limit(t);
-    char rank[SIZE_TEXT_MAX], size[SIZE_TEXT_MAX], of[SIZE_TEXT_MAX], cap[224] = "", host[96] = "";
+    char cap[224] = "", host[96] = "";
     if (memory_plan_cap(t))
-        snprintf(cap, sizeof cap, " of %s%s%s", size_round(memory_plan_cap(t), of),
+        snprintf(cap, sizeof cap, " of %s%s%s", SIZE(round, memory_plan_cap(t)),
                  memory_plan_cap(t) == t->spec->train.memory_limit ? " (train.memory_limit)" : " of ",
                  memory_plan_cap(t) == t->spec->train.memory_limit ? "" : t->device->name);
     if (node)
-        snprintf(host, sizeof host, ", %s%s%s of host memory on each node", size_round((int64_t)node, size),
-                 most <= INT64_MAX ? " of " : "", most <= INT64_MAX ? size_round((int64_t)most, of) : "");
-    snprintf(text, MEMORY_SUMMARY, "%s%s on each rank%s", size_round((int64_t)device, rank), cap, host);
-}
-
-/* What nobody but a reader of the layout needs. */
-static void memory_plan_print_layout(const struct engine *t)
-{
-    int64_t padding = 0, gaps = -t->table.num_params;
-    for (int u = 0; u < t->table.num_units; u++) {
-        padding += shard_padded(&t->layout, u) - unit_words(&t->table, u);
-        gaps += t->table.units[u].numel;
-    }
-    log_detail("  shared between ranks: %zu bytes; over all ranks %" PRId64 " elements of shard padding, %" PRId64
-               " of alignment between tensors",
-               t->plan.shared.used, padding, gaps);
+        snprintf(host, sizeof host, ", %s%s%s of host memory on each node", SIZE(round, node),
+                 most <= INT64_MAX ? " of " : "", most <= INT64_MAX ? SIZE(round, most) : "");
+    snprintf(text, MEMORY_SUMMARY, "%s%s on each rank%s", SIZE(round, device), cap, host);
 }
 
 void memory_plan_print(const struct engine *t, bool bytes)
 {
     const size_t gpu = t->device->memory_bytes; /* 0: the CPU */
-    char trained[64] = "", active[96] = "";
+    const struct run_spec *spec = t->spec;
+    int64_t padding = 0, gaps = -t->table.num_params;
+    char trained[64] = "", active[96] = "", parts[256] = "";
     if (t->table.adapted) snprintf(trained, sizeof trained, ", %" PRId64 " of them trained", memory_plan_trained(t));
     if (t->desc.experts.count)
         snprintf(active, sizeof active, ", %" PRId64 " of them active (%" PRId64 " of %" PRId64 " experts)",
@@ -438,9 +384,30 @@ void memory_plan_print(const struct engine *t, bool bytes)
                trained);
     memory_plan_print_table(t, bytes);
     memory_plan_print_cap(t);
-    if (gpu > 0) memory_plan_print_reserve(t);
-    memory_plan_print_dtypes(t->spec, t->world);
-    if (bytes) memory_plan_print_layout(t);
+    for (int i = 0; i < CUDA_RESERVE_PARTS; i++) {
+        const size_t used = strlen(parts), part = t->plan.reserve.parts[i];
+        if (part)
+            snprintf(parts + used, sizeof parts - used, "%s%s %.3f", used ? ", " : "", cuda_reserve_names[i],
+                     (double)part / gib_bytes);
+    }
+    if (gpu > 0) log_detail("  reserve, GiB, estimated: %s", parts);
+    if (spec->bf16_master)
+        log_detail("  the parameters are the master weights, updated with stochastic rounding%s",
+                   spec->bf16_moments ? "; m and v are bf16 as well" : "");
+    if (spec->grad_accum_dtype != DTYPE_F32)
+        log_detail("  gradients are accumulated in %s (data_types.grad_accum_dtype)",
+                   dtype_name(spec->grad_accum_dtype));
+    if (spec->communication_data_type != DTYPE_F32 && t->world > 1)
+        log_detail("  gradients are reduced in %s (communication_data_type)",
+                   dtype_name(spec->communication_data_type));
+    for (int u = 0; u < t->table.num_units; u++) {
+        padding += shard_padded(&t->layout, u) - unit_words(&t->table, u);
+        gaps += t->table.units[u].numel;
+    }
+    if (bytes) /* what nobody but a reader of the layout needs */
+        log_detail("  shared between ranks: %zu bytes; over all ranks %" PRId64 " elements of shard padding, %" PRId64
+                   " of alignment between tensors",
+                   t->plan.shared.used, padding, gaps);
     if (gpu > 0 && t->plan.local.used + t->plan.shared.used > gpu)
         log_warn("the plan does not fit into the GPU's memory; hint: `ztrain plan --fit` finds the fastest "
                  "settings that fit");

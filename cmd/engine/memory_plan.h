@@ -6,8 +6,6 @@
 #include "gpu/arena.h"
 #include "gpu/cuda/cuda_reserve.h"
 
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 struct memory_plan {
@@ -42,7 +40,7 @@ enum status memory_plan_make(struct engine *engine, struct error *err);
 /* Lets the device load libraries and choose kernels (ops_prepare()): before memory_plan_allocate(), not in a plan. */
 enum status engine_prepare_ops(struct engine *engine, struct error *err);
 
-/* Allocates the plan's memory and lays all out, but for memory_snapshot_take(). A shared segment: collective. */
+/* Allocates the plan's memory and lays all out, but for the snapshot. A shared segment: collective. */
 enum status memory_plan_allocate(struct engine *engine, struct error *err);
 
 /* Also after a failure; engine_release() calls it. */
@@ -65,9 +63,6 @@ static const double memory_auto_share = 0.8;
 
 /* Whether the node has room for all of its ranks' snapshots now, before any of them is taken. */
 bool memory_snapshot_fits(const struct engine *engine);
-
-/* Maps and touches the snapshot's memory, which takes seconds. Any thread. STATUS_DEVICE: there is not so much. */
-enum status memory_snapshot_take(struct engine *engine, struct error *err);
 
 /* Pins it, or allocates pinned memory, and gives it to ZeRO, with no step under way. STATUS_DEVICE: it is refused. */
 enum status memory_snapshot_place(struct engine *engine, struct error *err);

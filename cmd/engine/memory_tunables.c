@@ -237,7 +237,7 @@ void memory_tunable_lines(int k, int value, const struct run_spec *copy, struct 
 void memory_setting_text(const struct memory_setting *setting, const struct memory_setting *from,
                          const struct run_spec *copy, char text[MEMORY_SETTING_TEXT])
 {
-    struct string_list lines = {0};
+    RELEASED(string_list_release) struct string_list lines = {0};
     text[0] = 0;
     if (setting->micro != from->micro)
         snprintf(text, MEMORY_SETTING_TEXT,
@@ -250,5 +250,4 @@ void memory_setting_text(const struct memory_setting *setting, const struct memo
         const size_t used = strlen(text);
         snprintf(text + used, MEMORY_SETTING_TEXT - used, "%s%s", used ? ", " : "", lines.items[i]);
     }
-    string_list_release(&lines);
 }

@@ -56,19 +56,6 @@ static enum status take_assumption(const char *word, struct assumed_gpu *setting
     return error_set(err, STATUS_USAGE, "--assume: '%s' is not known; hint: one of %s", word, known + 2);
 }
 
-static enum status parse_assumptions(const char *words, struct assumed_gpu *settings, struct error *err)
-{
-    while (*words) {
-        char word[64];
-        size_t length = strcspn(words, ",");
-        snprintf(word, sizeof word, "%.*s", (int)length, words);
-        TRY(take_assumption(word, settings, err));
-        words += length;
-        words += *words == ',';
-    }
-    return STATUS_OK;
-}
-
 /* A usual node has this many GPUs, each with a network card of this many bytes/s (400 Gbit/s). */
 enum { NODE_RANKS = 8 };
 static const double usual_network = 400e9 / 8;
@@ -93,7 +80,13 @@ enum status simulated_machine_find(const struct machine_question *question, stru
     machine->settings.gpu = &machine->gpu;
     TRY(device_cuda_wants_tf32(&tf32, err));
     machine->gpu.flops[DTYPE_F32] = peaks_flops(machine->gpu.name, DTYPE_F32, tf32);
-    if (question->assume) TRY(parse_assumptions(question->assume, &machine->settings, err));
+    for (const char *words = question->assume ? question->assume : ""; *words; words += *words == ',') {
+        char word[64];
+        const size_t length = strcspn(words, ",");
+        snprintf(word, sizeof word, "%.*s", (int)length, words);
+        TRY(take_assumption(word, &machine->settings, err));
+        words += length;
+    }
     *link = (struct comm_link){.inside = machine->gpu.link, .network = usual_network, .per_node = question->per_node};
     link->per_node = simulated_node_ranks(question->per_node, question->world);
     if (question->world % link->per_node != 0)
@@ -131,55 +124,40 @@ enum status simulated_run_build(struct simulated_run *w, const struct simulated_
 
 /* ---- walking through a step ---------------------------------------------- */
 
-static struct batch walk_batch(const struct engine *t)
-{
-    struct batch batch = {.num_seqs = (int32_t)t->spec->train_micro_batch_size_per_gpu,
-                          .max_seq = (int32_t)t->spec->data.seq_length};
-    /* full samples; documents that are samples have a token less, and no room for more */
-    const int64_t most_tokens = token_stream_limits(&t->train_config).max_tokens;
-    batch.num_tokens = batch.num_seqs * (int64_t)batch.max_seq;
-    if (batch.num_tokens > most_tokens) batch.num_tokens = most_tokens;
-    return batch;
-}
-
-static void walk_begin(struct simulated_run *w, struct engine *t, struct batch *batch)
-{
-    const struct step_schedule schedule = {.base = w->steps};
-    zero_begin_step(t->zero, &schedule, t->compute);
-    if (t->upload) {
-        transformer_load(t->transformer, 0, batch, t->compute, input_upload_room(t->upload));
-        input_upload_send(t->upload, t->compute);
-    }
-    stream_fill_zero(t->compute, t->loss_sum, engine_sums_bytes(t));
-}
-
-static enum status walk_micro(struct engine *first, struct batch *batches, bool last, struct error *err)
-{
-    struct train_job jobs[TRAIN_JOBS];
-    int count = 0;
-    for (struct engine *t = first; t; t = t->next, count++) {
-        zero_begin_micro(t->zero, last);
-        jobs[count] = (struct train_job){.transformer = t->transformer,
-                                         .batch = &batches[count],
-                                         .factor = {.value = 1, .scaler = zero_loss_scale(t->zero)},
-                                         .verbs = zero_verbs(t->zero),
-                                         .loss_sum = t->loss_sum,
-                                         .expert_sums = engine_expert_sums(t, 0)};
-    }
-    return transformer_train(jobs, count, first->compute, err);
-}
-
 static enum status walk_step(struct simulated_run *w, int64_t micro_batches, struct error *err)
 {
     struct batch batches[TRAIN_JOBS];
+    struct train_job jobs[TRAIN_JOBS];
     struct zero_result result;
     int count = 0;
-    for (struct engine *t = &w->engine; t; t = t->next, count++) {
-        batches[count] = walk_batch(t);
-        walk_begin(w, t, &batches[count]);
+    for (struct engine *t = &w->engine; t; t = t->next) {
+        const struct step_schedule schedule = {.base = w->steps};
+        struct batch *batch = &batches[count++];
+        *batch = (struct batch){.num_seqs = (int32_t)t->spec->train_micro_batch_size_per_gpu,
+                                .max_seq = (int32_t)t->spec->data.seq_length};
+        /* full samples; documents that are samples have a token less, and no room for more */
+        batch->num_tokens =
+            min64(batch->num_seqs * (int64_t)batch->max_seq, token_stream_limits(&t->train_config).max_tokens);
+        zero_begin_step(t->zero, &schedule, t->compute);
+        if (t->upload) {
+            transformer_load(t->transformer, 0, batch, t->compute, input_upload_room(t->upload));
+            input_upload_send(t->upload, t->compute);
+        }
+        stream_fill_zero(t->compute, t->loss_sum, engine_sums_bytes(t));
     }
-    for (int64_t micro = 0; micro < micro_batches; micro++)
-        TRY(walk_micro(&w->engine, batches, micro + 1 == micro_batches, err));
+    for (int64_t micro = 0; micro < micro_batches; micro++) {
+        count = 0;
+        for (struct engine *t = &w->engine; t; t = t->next, count++) {
+            zero_begin_micro(t->zero, micro + 1 == micro_batches);
+            jobs[count] = (struct train_job){.transformer = t->transformer,
+                                             .batch = &batches[count],
+                                             .factor = {.value = 1, .scaler = zero_loss_scale(t->zero)},
+                                             .verbs = zero_verbs(t->zero),
+                                             .loss_sum = t->loss_sum,
+                                             .expert_sums = engine_expert_sums(t, 0)};
+        }
+        TRY(transformer_train(jobs, count, w->engine.compute, err));
+    }
     for (struct engine *t = &w->engine; t; t = t->next) {
         TRY(zero_finish_step(t->zero, t->loss_sum, t->compute, err));
         TRY(zero_end_step(t->zero, t->compute, err));
@@ -225,16 +203,6 @@ static enum status walk_long_step(struct simulated_run *w, struct simulated_time
     return STATUS_OK;
 }
 
-/* A step waits for the slowest GPU. Spread: the standard deviation that explains what LLM.Q loses from one H100 to
- * eight, beside its transfers. The factor is about the expected maximum of `world` numbers of a normal distribution. */
-static void add_slowest(int world, struct simulated_times *times)
-{
-    const double spread = 0.018, most = sqrt(2 * log(world)) - 0.6;
-    const double late = spread * most * (times->seconds - times->kinds[TIME_EXPOSED].expected);
-    times->kinds[TIME_SLOWEST].expected += late;
-    times->seconds += late;
-}
-
 enum status simulated_run_step(struct simulated_run *w, unsigned assumptions, const struct comm_link *link,
                                struct simulated_times *times, struct error *err)
 {
@@ -253,7 +221,14 @@ enum status simulated_run_step(struct simulated_run *w, unsigned assumptions, co
     simulated_device_set(w->engine.device, &settings);
     transport_simulated_set_link(w->comm, &used);
     TRY(walk_long_step(w, times, err));
-    if (w->machine->world > 1 && isfinite(used.inside)) add_slowest(w->machine->world, times);
+    if (w->machine->world == 1 || isinf(used.inside)) return STATUS_OK;
+    /* A step waits for the slowest GPU. Spread: the standard deviation that explains what LLM.Q loses from one H100 to
+     * eight, beside its transfers. The factor is about the expected maximum of as many numbers of a normal
+     * distribution. */
+    const double spread = 0.018, most = sqrt(2 * log(w->machine->world)) - 0.6;
+    const double late = spread * most * (times->seconds - times->kinds[TIME_EXPOSED].expected);
+    times->kinds[TIME_SLOWEST].expected += late;
+    times->seconds += late;
     return STATUS_OK;
 }
 
@@ -263,8 +238,8 @@ void attention_layers(const struct op_limits *limits, int shape, char text[ATTEN
     const int64_t count = limits->attention_layers[shape];
     char window[40] = "no window";
     if (a->window) snprintf(window, sizeof window, "window %" PRId64, a->window);
-    snprintf(text, ATTENTION_LAYERS, " of %" PRId64 " layer%s (heads of %" PRId64 ", %s)", count, count == 1 ? "" : "s",
-             a->D, window);
+    snprintf(text, ATTENTION_LAYERS, " of %" PRId64 " layer%s (heads of %" PRId64 ", %s)", count, PLURAL(count), a->D,
+             window);
 }
 
 void attention_price(struct simulated_run *walk, struct simulated_machine *machine, struct device *tried,
@@ -294,9 +269,8 @@ void simulated_machine_print_disk(const struct simulated_machine *machine)
     const struct assumed_gpu *s = &machine->settings;
     const int ranks = machine->link.per_node;
     const char *source = s->disk_read > 0 || s->disk_write > 0 ? "" : " (a usual SSD's data sheet)";
-    printf("disk of each node, shared by %d rank%s: %.1f GB/s read, %.1f GB/s written%s\n", ranks,
-           ranks == 1 ? "" : "s", 1e-9 * ranks * simulated_disk_rate(s, false),
-           1e-9 * ranks * simulated_disk_rate(s, true), source);
+    printf("disk of each node, shared by %d rank%s: %.1f GB/s read, %.1f GB/s written%s\n", ranks, PLURAL(ranks),
+           1e-9 * ranks * simulated_disk_rate(s, false), 1e-9 * ranks * simulated_disk_rate(s, true), source);
 }
 
 double simulated_run_tokens(const struct simulated_run *w)

@@ -83,7 +83,7 @@ static void log_table(const struct comms *c, bool each_block)
 {
     log_info("collectives of %" PRId64
              " step%s; seconds of a rank, of them waited for the last one; bandwidths without the wait",
-             c->steps, c->steps == 1 ? "" : "s");
+             c->steps, PLURAL(c->steps));
     log_info("%-14s  %-10s  %-10s %8s %12s %10s %10s %8s %8s", "collective", "for", "unit", "calls", "MB", "seconds",
              "waited", "algbw", "busbw");
     for (int i = 0; i < c->num_rows; i++) {
@@ -102,33 +102,6 @@ static void log_table(const struct comms *c, bool each_block)
         }
         log_row(c, &row, "blocks");
     }
-}
-
-static json_t *rows_to_json(const struct comms *c)
-{
-    json_t *list = json_array();
-    for (int i = 0; i < c->num_rows; i++) {
-        const struct comm_log_row *row = &c->rows[i];
-        double moving = row->seconds - row->waited;
-        json_array_append_new(list,
-                              json_pack("{sssssssIsIsfsfsfsf}", "collective", row->collective, "for",
-                                        comm_purpose_name(row->purpose), "unit", comms_unit_name(c->engine, row->unit),
-                                        "calls", (json_int_t)row->calls, "bytes", (json_int_t)row->bytes, "seconds",
-                                        row->seconds, "waited_seconds", row->waited, "algbw_gb_per_s",
-                                        comms_algorithm_bandwidth(row->bytes, moving), "busbw_gb_per_s",
-                                        comms_bus_bandwidth(row->bytes, moving, c->world)));
-    }
-    return list;
-}
-
-static json_t *ranks_to_json(const struct comms *c, const struct bootstrap *boot)
-{
-    json_t *list = json_array();
-    for (int r = 0; r < c->world; r++)
-        json_array_append_new(list, json_pack("{sisssIsfsf}", "rank", r, "host", boot->places[r].host, "last",
-                                              (json_int_t)c->ranks[r].last, "caused_seconds", c->ranks[r].caused,
-                                              "waited_seconds", c->ranks[r].waited));
-    return list;
 }
 
 enum status comms_report_finish(struct run *run, struct error *err)
@@ -152,15 +125,27 @@ enum status comms_report_finish(struct run *run, struct error *err)
              worst, run->boot->places[worst].host, rank->caused, rank->last, rank->waited);
     if (c.skipped)
         log_info("%" PRId64 " further collectives were too many for a step and are not in the table", c.skipped);
-    json_t *root =
-        json_pack("{sIsIsisisoso}", "steps", (json_int_t)c.steps, "skipped", (json_int_t)c.skipped, "world", c.world,
-                  "straggler", worst, "collectives", rows_to_json(&c), "ranks", ranks_to_json(&c, run->boot));
-    char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+    json_t *rows = json_array(), *ranks = json_array();
+    for (const struct comm_log_row *row = c.rows; row < c.rows + c.num_rows; row++) {
+        double moving = row->seconds - row->waited;
+        json_array_append_new(rows,
+                              json_pack("{sssssssIsIsfsfsfsf}", "collective", row->collective, "for",
+                                        comm_purpose_name(row->purpose), "unit", comms_unit_name(c.engine, row->unit),
+                                        "calls", (json_int_t)row->calls, "bytes", (json_int_t)row->bytes, "seconds",
+                                        row->seconds, "waited_seconds", row->waited, "algbw_gb_per_s",
+                                        comms_algorithm_bandwidth(row->bytes, moving), "busbw_gb_per_s",
+                                        comms_bus_bandwidth(row->bytes, moving, c.world)));
+    }
+    for (int r = 0; r < c.world; r++)
+        json_array_append_new(ranks, json_pack("{sisssIsfsf}", "rank", r, "host", run->boot->places[r].host, "last",
+                                               (json_int_t)c.ranks[r].last, "caused_seconds", c.ranks[r].caused,
+                                               "waited_seconds", c.ranks[r].waited));
+    json_auto_t *root = json_pack("{sIsIsisisoso}", "steps", (json_int_t)c.steps, "skipped", (json_int_t)c.skipped,
+                                  "world", c.world, "straggler", worst, "collectives", rows, "ranks", ranks);
+    OWNED char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
     ASSERT(text);
     if (fs_join(path, run->folder.path, "comms.json", STATUS_CHECKPOINT, &why) != STATUS_OK ||
         fs_write_file(path, text, strlen(text), STATUS_CHECKPOINT, &why) != STATUS_OK)
         log_warn("comms_logger: comms.json is not written: %s", why.text);
-    free(text);
-    json_decref(root);
     return STATUS_OK;
 }

@@ -196,17 +196,6 @@ static void recorder_look(void)
     pthread_cond_broadcast(&recorder.changed);
 }
 
-/* Until the next look; the mutex is held. A signal to stop ends the rest: a second Ctrl-C may end the process soon. */
-static void recorder_rest(void)
-{
-    const double end = seconds_now() + look_seconds;
-    while (!recorder.stop && !(recorder.failed && !recorder.written) && seconds_now() < end &&
-           stop_signal_pending() == recorder.head.asked) {
-        const struct timespec until = time_after(look_seconds / 8);
-        pthread_cond_timedwait(&recorder.changed, &recorder.mutex, &until);
-    }
-}
-
 static void *recorder_loop(void *unused)
 {
     char path[PATH_BYTES + 64];
@@ -216,7 +205,12 @@ static void *recorder_loop(void *unused)
     pthread_mutex_lock(&recorder.mutex);
     while (!recorder.stop) {
         recorder_look();
-        recorder_rest();
+        const double end = seconds_now() + look_seconds; /* of the rest until the next look, or a signal to stop */
+        while (!recorder.stop && !(recorder.failed && !recorder.written) && seconds_now() < end &&
+               stop_signal_pending() == recorder.head.asked) {
+            const struct timespec until = time_after(look_seconds / 8);
+            pthread_cond_timedwait(&recorder.changed, &recorder.mutex, &until);
+        }
     }
     recorder.copy = recorder.head;
     pthread_mutex_unlock(&recorder.mutex);

@@ -33,32 +33,22 @@ static double tera_per_second(double amount, double seconds)
     return seconds > 0 ? amount / seconds / 1e12 : 0;
 }
 
-/* "41.2%": the larger of the shares of the device's peak of FLOP/s and of bytes/s; "-" where they are unknown. */
-static const char *share_of_peak(const struct engine *t, const struct op_profile *row, char text[16])
-{
-    const struct device *device = t->device;
-    double flops = device->peak_flops[t->spec->dtype], bytes = device->peak_bytes, share = 0;
-    if (flops > 0) share = row->flops / flops;
-    if (bytes > 0) share = fmax(share, row->bytes / bytes);
-    if (share > 0 && row->seconds > 0)
-        snprintf(text, 16, "%.1f%%", 100 * share / row->seconds);
-    else
-        snprintf(text, 16, "-");
-    return text;
-}
-
 static void print_flops_of_ops(FILE *out, const struct engine *t, const struct op_profile *rows, int count)
 {
+    const double flops = t->device->peak_flops[t->spec->dtype], bytes = t->device->peak_bytes;
     double total = 0;
-    char peak[16];
     for (int i = 0; i < count; i++) total += rows[i].seconds;
     fprintf(out, "%-20s %8s %10s %7s %10s %8s %10s %8s %8s\n", "op", "calls", "seconds", "share", "GFLOP", "TFLOP/s",
             "GB", "GB/s", "of peak");
-    for (int i = 0; i < count; i++)
+    for (int i = 0; i < count; i++) {
+        char peak[16] = "-"; /* the larger of the shares of the device's peaks of FLOP/s and of bytes/s, if known */
+        const double share = fmax(flops > 0 ? rows[i].flops / flops : 0, bytes > 0 ? rows[i].bytes / bytes : 0);
+        if (share > 0 && rows[i].seconds > 0) snprintf(peak, sizeof peak, "%.1f%%", 100 * share / rows[i].seconds);
         fprintf(out, "%-20s %8" PRId64 " %10.6f %6.1f%% %10.4g %8.3f %10.4g %8.2f %8s\n", rows[i].name, rows[i].calls,
                 rows[i].seconds, total > 0 ? 100 * rows[i].seconds / total : 0, rows[i].flops / 1e9,
                 tera_per_second(rows[i].flops, rows[i].seconds), rows[i].bytes / 1e9,
-                1e3 * tera_per_second(rows[i].bytes, rows[i].seconds), share_of_peak(t, &rows[i], peak));
+                1e3 * tera_per_second(rows[i].bytes, rows[i].seconds), peak);
+    }
 }
 
 static void log_flops_text(struct run *run, char *text)
@@ -87,14 +77,13 @@ static int take_flops_rows(struct run *run, struct op_profile rows[OPS_COUNT])
 void flops_report_run(struct run *run)
 {
     struct op_profile rows[OPS_COUNT];
-    char *text;
+    OWNED char *text = NULL;
     size_t bytes;
     take_flops_rows(run, rows);
     FILE *out = memory_stream(&text, &bytes);
     print_flops_of_ops(out, &run->engine, run->profiled, run->num_profiled);
     fclose(out);
     log_flops_text(run, text);
-    free(text);
 }
 
 /* ---- modules ------------------------------------------------------------- */
@@ -170,17 +159,6 @@ static int depth_of(const struct step_profile *p)
     return depth < 0 || depth > DEPTH ? DEPTH : (int)depth;
 }
 
-static void print_modules(const struct step_profile *p)
-{
-    int depth = depth_of(p), count;
-    if (depth == DEPTH && !p->run->spec->flops_profiler.detailed) depth = DEPTH - 1;
-    fprintf(p->out, "%-12s %12s %11s %10s %8s %10s %8s %10s %7s\n", "module", "params", "fwd GMACs", "fwd s", "TFLOP/s",
-            "bwd s", "TFLOP/s", "update s", "share");
-    print_module(p, p->modules);
-    const struct module *modules = modules_of(p, depth, &count);
-    for (int i = 0; depth > 0 && i < count; i++) print_module(p, &modules[i]);
-}
-
 static double profile_order(const struct module *m, int key)
 {
     const struct work *forward = &m->work[PHASE_FORWARD];
@@ -190,7 +168,7 @@ static double profile_order(const struct module *m, int key)
 /* The `most` modules that come first, in order of the key, and of their names' order where it is equal. */
 static void print_first(FILE *out, const struct module *modules, int count, int key, int64_t most)
 {
-    bool *taken = memory_zeroed((size_t)count, sizeof *taken);
+    OWNED bool *taken = memory_zeroed((size_t)count, sizeof *taken);
     for (int64_t n = 0; n < most && n < count; n++) {
         int best = -1;
         for (int i = 0; i < count; i++)
@@ -201,21 +179,6 @@ static void print_first(FILE *out, const struct module *modules, int count, int 
                 profile_order(&modules[best], key));
     }
     fprintf(out, "\n");
-    free(taken);
-}
-
-static void print_top(const struct step_profile *p)
-{
-    static const char *const keys[] = {"params", "fwd MACs", "fwd latency"};
-    const int64_t most = p->run->spec->flops_profiler.top_modules;
-    for (int depth = 0; depth <= depth_of(p); depth++) {
-        int count;
-        const struct module *modules = modules_of(p, depth, &count);
-        for (int key = 0; key < 3; key++) {
-            fprintf(p->out, "depth %d: top %" PRId64 " in %s:", depth, most < count ? most : count, keys[key]);
-            print_first(p->out, modules, count, key, most);
-        }
-    }
 }
 
 /* ---- a step -------------------------------------------------------------- */
@@ -252,7 +215,7 @@ static void report_step(struct run *run, double seconds)
     struct error err;
     struct op_profile rows[OPS_COUNT];
     struct step_profile p = {.run = run, .step = run->enqueued, .seconds = seconds};
-    char *text;
+    OWNED char *text = NULL;
     size_t bytes;
     int count = take_flops_rows(run, rows);
     p.samples = (double)(spec->train_micro_batch_size_per_gpu * run->engine.micros);
@@ -260,8 +223,23 @@ static void report_step(struct run *run, double seconds)
     p.out = memory_stream(&text, &bytes);
     print_totals(&p);
     print_flops_of_ops(p.out, &run->engine, rows, count);
-    print_modules(&p);
-    print_top(&p);
+    int depth = depth_of(&p), modules_shown;
+    if (depth == DEPTH && !spec->flops_profiler.detailed) depth = DEPTH - 1;
+    fprintf(p.out, "%-12s %12s %11s %10s %8s %10s %8s %10s %7s\n", "module", "params", "fwd GMACs", "fwd s", "TFLOP/s",
+            "bwd s", "TFLOP/s", "update s", "share");
+    print_module(&p, p.modules);
+    const struct module *modules = modules_of(&p, depth, &modules_shown);
+    for (int i = 0; depth > 0 && i < modules_shown; i++) print_module(&p, &modules[i]);
+    static const char *const keys[] = {"params", "fwd MACs", "fwd latency"};
+    const int64_t most = spec->flops_profiler.top_modules;
+    for (depth = 0; depth <= depth_of(&p); depth++) {
+        modules = modules_of(&p, depth, &modules_shown);
+        for (int key = 0; key < 3; key++) {
+            fprintf(p.out, "depth %d: top %" PRId64 " in %s:", depth, most < modules_shown ? most : modules_shown,
+                    keys[key]);
+            print_first(p.out, modules, modules_shown, key, most);
+        }
+    }
     fclose(p.out);
     const bool written =
         run->boot->rank == 0 && path && named_file_write(path, text, bytes, STATUS_CHECKPOINT, &err) == STATUS_OK;
@@ -272,7 +250,6 @@ static void report_step(struct run *run, double seconds)
         if (path) log_warn("flops_profiler: the tables are logged: %s", err.text);
         log_flops_text(run, text);
     }
-    free(text);
     free(p.modules);
 }
 

@@ -68,25 +68,9 @@ enum status integrity_compare_replicas(struct run *run, struct error *err)
     return run_agree(run, STATUS_DIVERGED, err); /* all ranks come to the same result */
 }
 
-enum status integrity_begin(struct run *run, struct error *err)
-{
-    TRY(integrity_compare_replicas(run, err));
-    return zero_check_is_noted(run->engine.zero) ? STATUS_OK : zero_check_note(run->engine.zero, err);
-}
-
-static const char *explain_finding(enum zero_finding finding)
-{
-    switch (finding) {
-    case FINDING_STATE: return "have changed in memory since the update before, although nothing writes them";
-    case FINDING_GRADIENTS:
-    case FINDING_LOSS: return "differ between two computations of the step";
-    case FINDING_GATHERED: return "differ from those that other ranks have gathered";
-    default: return "differ between two reductions of equal gradients";
-    }
-}
-
 enum status integrity_compare_passes(void *context, const double *losses, struct error *err)
 {
+    static const char twice[] = "differ between two computations of the step";
     struct run *run = context;
     struct zero_check_result v;
     char others[40] = "", tensor[200] = "";
@@ -108,17 +92,16 @@ enum status integrity_compare_passes(void *context, const double *losses, struct
     if (name) snprintf(tensor, sizeof tensor, " of %s", name);
     if (v.rank != run->boot->rank) /* it speaks for itself: the error of the job names it */
         return run_agree(run, STATUS_OK, err);
+    const char *found = v.finding == FINDING_STATE
+                            ? "have changed in memory since the update before, although nothing writes them"
+                        : v.finding == FINDING_GRADIENTS || v.finding == FINDING_LOSS ? twice
+                        : v.finding == FINDING_GATHERED ? "differ from those that other ranks have gathered"
+                                                        : "differ between two reductions of equal gradients";
     error_set(err, STATUS_BROKEN,
               "step %" PRId64 ": silent corruption: its %s%s %s%s; the step is not made, and no checkpoint is written",
-              run->position.step + 1, v.what, tensor, explain_finding(v.finding), others);
+              run->position.step + 1, v.what, tensor, found, others);
     error_hint(err, "memory or a processor of that node is faulty; without it, resume from the last checkpoint");
     return run_agree(run, STATUS_BROKEN, err);
-}
-
-bool run_hash_is_due(const struct run *run, int64_t step)
-{
-    const int64_t interval = run->spec->train.hash_interval_steps;
-    return interval && step % interval == 0;
 }
 
 enum status run_hash_state(struct run *run, int states, uint64_t *hashes, struct error *err)

@@ -12,17 +12,11 @@ void integrity_start(struct run *run);
 
 bool integrity_is_due(const struct run *run, int64_t step);
 
-/* Before a step that is checked, all steps collected; notes what zero_check_note() has not noted. Collective. */
-enum status integrity_begin(struct run *run, struct error *err);
-
 /* Compares both passes of a step. losses: this rank's (2, turns). One of stepper_calls (stepper.h). Collective. */
 enum status integrity_compare_passes(void *context, const double *losses, struct error *err);
 
 /* Compares the ranks' copies. STATUS_DIVERGED: they differ, which is also a line of metrics.jsonl. Collective. */
 enum status integrity_compare_replicas(struct run *run, struct error *err);
-
-/* Whether the line of this step in metrics.jsonl has a hash of the parameters. */
-bool run_hash_is_due(const struct run *run, int64_t step);
 
 /* With no step under way: the hashes of the first `states` kinds of state. Collective; a failure is this rank's own. */
 enum status run_hash_state(struct run *run, int states, uint64_t *hashes, struct error *err);

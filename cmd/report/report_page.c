@@ -60,17 +60,6 @@ static void page_add_series(json_t *curves, const char *name, const struct thin 
     json_object_set_new(json_object_get(curves, "series"), name, object);
 }
 
-static void page_add_curves(json_t *object, const struct run_metrics *m)
-{
-    json_t *steps = page_thin(&m->steps, STEP_TOKENS, STEP_TIME);
-    for (int s = 0; s < STEP_FIELDS; s++)
-        if (step_fields[s].curve) page_add_series(steps, step_fields[s].member, &m->steps, s, s < STEP_SECONDS);
-    json_t *evals = page_thin(&m->evals, EVAL_TOKENS, EVAL_TIME);
-    for (int s = 0; s < EVAL_VALUES; s++) page_add_series(evals, eval_members[s], &m->evals, s, true);
-    json_object_set_new(object, "steps", steps);
-    json_object_set_new(object, "evals", evals);
-}
-
 /* ---- runs ---------------------------------------------------------------- */
 
 static json_t *page_facts(const struct watched_run *run)
@@ -93,22 +82,6 @@ static json_t *page_facts(const struct watched_run *run)
     return facts;
 }
 
-static void page_add_events(json_t *object, const struct run_metrics *m)
-{
-    json_t *totals = json_object(), *list = json_array();
-    for (int k = 0; k < REPORT_EVENT_COUNT; k++) {
-        json_object_set_new(totals, event_words[k], json_integer(m->events[k].total));
-        for (int i = 0; i < m->events[k].count; i++) {
-            const struct report_event *event = &m->events[k].items[i];
-            json_array_append_new(list, json_pack("{sssssIsIso}", "kind", event_words[k], "text", event->text, "step",
-                                                  (json_int_t)event->step, "tokens", (json_int_t)event->tokens, "time",
-                                                  page_real(event->seconds)));
-        }
-    }
-    json_object_set_new(object, "totals", totals);
-    json_object_set_new(object, "events", list);
-}
-
 static json_t *page_run(const struct watched_run *run)
 {
     const struct run_metrics *m = &run->metrics;
@@ -122,10 +95,27 @@ static json_t *page_run(const struct watched_run *run)
                                                  (json_int_t)sample->number, "prompt", sample->prompt, "text",
                                                  sample->text, "ids", (int)sample->ids));
     json_object_set_new(object, "formers", formers);
-    page_add_events(object, m);
+    json_t *totals = json_object(), *list = json_array();
+    for (int k = 0; k < REPORT_EVENT_COUNT; k++) {
+        json_object_set_new(totals, event_words[k], json_integer(m->events[k].total));
+        for (int i = 0; i < m->events[k].count; i++) {
+            const struct report_event *event = &m->events[k].items[i];
+            json_array_append_new(list, json_pack("{sssssIsIso}", "kind", event_words[k], "text", event->text, "step",
+                                                  (json_int_t)event->step, "tokens", (json_int_t)event->tokens, "time",
+                                                  page_real(event->seconds)));
+        }
+    }
+    json_object_set_new(object, "totals", totals);
+    json_object_set_new(object, "events", list);
     json_object_set_new(object, "num_samples", json_integer(m->num_samples));
     json_object_set_new(object, "samples", samples);
-    page_add_curves(object, m);
+    json_t *steps = page_thin(&m->steps, STEP_TOKENS, STEP_TIME);
+    for (int s = 0; s < STEP_FIELDS; s++)
+        if (step_fields[s].curve) page_add_series(steps, step_fields[s].member, &m->steps, s, s < STEP_SECONDS);
+    json_t *evals = page_thin(&m->evals, EVAL_TOKENS, EVAL_TIME);
+    for (int s = 0; s < EVAL_VALUES; s++) page_add_series(evals, eval_members[s], &m->evals, s, true);
+    json_object_set_new(object, "steps", steps);
+    json_object_set_new(object, "evals", evals);
     return object;
 }
 
@@ -136,7 +126,7 @@ static void page_put_data(FILE *out, const struct watched_run *runs, int count, 
     const time_t now = time(NULL);
     struct tm utc;
     strftime(made, sizeof made, "%Y-%m-%d %H:%M:%S UTC", gmtime_r(&now, &utc));
-    struct string_list keys = watched_runs_differences(runs, count);
+    RELEASED(string_list_release) struct string_list keys = watched_runs_differences(runs, count);
     json_t *list = json_array(), *differences = json_array(); /* [[key, the first run's value or null, …], …] */
     for (int r = 0; r < count; r++) json_array_append_new(list, page_run(&runs[r]));
     for (int i = 0; i < keys.count; i++) {
@@ -145,18 +135,15 @@ static void page_put_data(FILE *out, const struct watched_run *runs, int count, 
             json_array_append_new(row, json_pack("s?", spec_pairs_find(runs[r].spec, keys.items[i])));
         json_array_append_new(differences, row);
     }
-    string_list_release(&keys);
-    json_t *data =
+    json_auto_t *data =
         json_pack("{sssososo}", "made", made, "reload", page_real(reload), "runs", list, "differences", differences);
-    char *text = json_dumps(data, JSON_COMPACT | JSON_REAL_PRECISION(6));
+    OWNED char *text = json_dumps(data, JSON_COMPACT | JSON_REAL_PRECISION(6));
     ASSERT(text); /* all texts are UTF-8 */
     for (const char *c = text; *c; c++)
         if (strchr("<>&\x7F", *c))
             fprintf(out, "\\u%04x", *c);
         else
             fputc(*c, out);
-    free(text);
-    json_decref(data);
 }
 
 /* ---- the page ------------------------------------------------------------ */

@@ -57,17 +57,16 @@ static void put_facts(const struct watched_run *run)
     if (run->model.known)
         put_fact("model", memory_printf("%s, %s parameters, %s on %d rank%s", PRINTABLE(run->model.model_type),
                                         FIGURE(si, (double)run->model.parameters), run->model.dtype, run->model.world,
-                                        run->model.world == 1 ? "" : "s"));
+                                        PLURAL(run->model.world)));
     if (h->step_lines)
         put_fact("trained on",
                  memory_printf("%s tokens in %s of steps, %s tokens/s on average", FIGURE(si, (double)h->tokens),
                                FIGURE(time, h->seconds), FIGURE(si, timed_mean(&h->rate))));
     if (!h->best_step) return;
     const bool loss = h->metric == EVAL_METRIC_LOSS && h->best < 700 && isfinite(h->last_eval[EVAL_PERPLEXITY]);
-    char *perplexity = loss ? memory_printf(" (perplexity %s)", FIGURE(plain, exp(h->best))) : memory_text("");
+    OWNED char *perplexity = loss ? memory_printf(" (perplexity %s)", FIGURE(plain, exp(h->best))) : memory_text("");
     put_fact("best", memory_printf("%s %s after step %s%s", eval_metric_name(h->metric), FIGURE(plain, h->best),
                                    FIGURE(count, h->best_step), perplexity));
-    free(perplexity);
 }
 
 static void put_events(const struct watched_run *run)
@@ -102,10 +101,9 @@ static void put_events(const struct watched_run *run)
 
 static void put_sparkline(const struct thin *thin, int series, int columns, bool log_scale)
 {
-    char *line = sparkline(thin, series, columns, log_scale, terminal.utf8);
+    OWNED char *line = sparkline(thin, series, columns, log_scale, terminal.utf8);
     fputs("  ", stdout);
     terminal_put(INK_LINE, 0, line);
-    free(line);
 }
 
 static const struct {
@@ -178,40 +176,25 @@ static void put_time(const struct run_metrics *h)
 static char *report_one_line(const char *text)
 {
     const size_t room = 4 * strlen(text) + 8; /* of \xNN for each byte */
-    char *blank = memory_text(text), *buffer = memory_alloc(room);
+    OWNED char *blank = memory_text(text), *buffer = memory_alloc(room);
     for (char *c = blank; (c = strpbrk(c, "\n\r\t"));) *c = ' ';
-    char *line = memory_text(printable(blank, buffer, room));
-    free(buffer);
-    free(blank);
-    return line;
+    return memory_text(printable(blank, buffer, room));
 }
 
 /* A prompt and its continuation on one line. The prompt loses its beginning first, down to half of the line. */
 static void put_sample(const struct report_sample *sample)
 {
     const int columns = terminal.columns - 4;
-    char *prompt = report_one_line(sample->prompt), *text = report_one_line(sample->text + (sample->text[0] == ' '));
-    char *after = memory_printf(" %s %s", terminal.utf8 ? "→" : "->", text);
+    OWNED char *prompt = report_one_line(sample->prompt);
+    OWNED char *text = report_one_line(sample->text + (sample->text[0] == ' '));
+    OWNED char *after = memory_printf(" %s %s", terminal.utf8 ? "→" : "->", text);
     const int left = columns - terminal_width(after), room = left > columns / 2 ? left : columns / 2;
     const bool cut = terminal_width(prompt) > room;
-    char *line = cut ? memory_printf("%s%s%s", terminal.utf8 ? "…" : "~", terminal_tail(prompt, room - 1), after)
-                     : memory_printf("%s%s", prompt, after);
+    OWNED char *line = cut ? memory_printf("%s%s%s", terminal.utf8 ? "…" : "~", terminal_tail(prompt, room - 1), after)
+                           : memory_printf("%s%s", prompt, after);
     fputs("    ", stdout);
     terminal_put(INK_PLAIN, terminal_width(line) > columns ? columns : 0, line);
     putchar('\n');
-    free(line);
-    free(after);
-    free(text);
-    free(prompt);
-}
-
-static void put_samples(const struct run_metrics *h)
-{
-    const struct report_sample *last = NULL, *sample;
-    for (int i = 0; (sample = report_sample_at(h, i)); i++) last = sample;
-    if (last) printf("\n  samples after step %s\n", FIGURE(count, last->step));
-    for (int i = 0; last && (sample = report_sample_at(h, i)); i++)
-        if (sample->step == last->step) put_sample(sample);
 }
 
 /* ---- several runs -------------------------------------------------------- */
@@ -318,7 +301,7 @@ static void put_values_below(const struct watched_run *runs, int count, const ch
 static void put_differences(const struct watched_run *runs, int count)
 {
     enum { LEAST_VALUE = 8, MOST_VALUE = 32, LEAST_KEY = 12, MOST_KEY = 40 };
-    struct string_list all = watched_runs_differences(runs, count);
+    RELEASED(string_list_release) struct string_list all = watched_runs_differences(runs, count);
     int key_width = LEAST_KEY;
     for (int i = 0; i < all.count; i++) {
         const int width = terminal_width(all.items[i]);
@@ -337,7 +320,6 @@ static void put_differences(const struct watched_run *runs, int count)
         else
             put_values_below(runs, count, all.items[i]);
     }
-    string_list_release(&all);
 }
 
 void report_terminal(const struct watched_run *runs, int count)
@@ -352,5 +334,9 @@ void report_terminal(const struct watched_run *runs, int count)
     put_events(runs);
     put_metrics(&runs->metrics);
     put_time(&runs->metrics);
-    put_samples(&runs->metrics);
+    const struct report_sample *last = NULL, *sample;
+    for (int i = 0; (sample = report_sample_at(&runs->metrics, i)); i++) last = sample;
+    if (last) printf("\n  samples after step %s\n", FIGURE(count, last->step));
+    for (int i = 0; last && (sample = report_sample_at(&runs->metrics, i)); i++)
+        if (sample->step == last->step) put_sample(sample);
 }

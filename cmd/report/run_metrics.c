@@ -121,10 +121,10 @@ double timed_mean(const struct timed_mean *mean)
     return mean->seconds > 0 ? mean->sum / mean->seconds : NAN;
 }
 
-/* values: (STEP_SERIES); NAN also for null. Returns the bits of those that are there; a loss without targets is not. */
-static uint64_t metrics_step_values(const json_t *object, double *values)
+static void take_step(struct run_metrics *metrics, const json_t *object, int64_t step)
 {
-    uint64_t present = 0;
+    double values[STEP_SERIES]; /* NAN also for null */
+    uint64_t present = 1ULL << STEP_TIME;
     for (int s = 0; s < STEP_FIELDS; s++) {
         const struct step_field *field = &step_fields[s];
         const json_t *parent = *field->object ? json_object_get(object, field->object) : object;
@@ -133,14 +133,7 @@ static uint64_t metrics_step_values(const json_t *object, double *values)
         values[s] = is_number ? json_number_value(value) : NAN;
         if (is_number || (json_is_null(value) && (s == STEP_LOSS || s == STEP_GRAD_NORM))) present |= 1ULL << s;
     }
-    if (values[STEP_TARGETS] == 0 && isnan(values[STEP_LOSS])) present &= ~(1ULL << STEP_LOSS);
-    return present;
-}
-
-static void take_step(struct run_metrics *metrics, const json_t *object, int64_t step)
-{
-    double values[STEP_SERIES];
-    uint64_t present = metrics_step_values(object, values) | 1ULL << STEP_TIME;
+    if (values[STEP_TARGETS] == 0 && isnan(values[STEP_LOSS])) present &= ~(1ULL << STEP_LOSS); /* it has none */
     if (step <= metrics->last_step) {
         metrics->unordered++;
         return;
@@ -230,37 +223,31 @@ const struct report_sample *report_sample_at(const struct run_metrics *metrics, 
     return i < kept ? &metrics->samples[(metrics->num_samples - kept + i) % REPORT_SAMPLES] : NULL;
 }
 
-static void take_epoch_end(struct run_metrics *metrics, const json_t *number, int64_t step)
-{
-    char text[64];
-    const int64_t ended = json_integer_value(number);
-    if (ended > 0) metrics->steps_per_epoch = step / ended;
-    snprintf(text, sizeof text, "epoch %" PRId64, ended);
-    add_event(metrics, EVENT_EPOCH, step, text);
-}
-
 /* A restart after a failure, or the failure that no restart followed. */
 static void take_failure(struct run_metrics *metrics, enum report_event_kind kind, const json_t *object, int64_t step)
 {
     const char *cause = json_string_value(json_object_get(object, "cause"));
-    char *text =
+    OWNED char *text =
         memory_printf("exit code %" JSON_INTEGER_FORMAT "%s%s",
                       json_integer_value(json_object_get(object, "exit_code")), cause ? ": " : "", cause ? cause : "");
     add_event(metrics, kind, step, text);
-    free(text);
 }
 
 /* Kinds of lines that this reader does not know are passed over. */
 static void take_object(struct run_metrics *metrics, const json_t *object, int64_t step)
 {
     const json_t *member;
+    char text[64];
     if (json_object_get(object, "loss"))
         take_step(metrics, object, step);
     else if (json_object_get(object, "eval_loss"))
         take_eval(metrics, object, step);
-    else if ((member = json_object_get(object, "epoch_end")))
-        take_epoch_end(metrics, member, step);
-    else if (json_is_string(member = json_object_get(object, "early_stop")))
+    else if ((member = json_object_get(object, "epoch_end"))) {
+        const int64_t ended = json_integer_value(member);
+        if (ended > 0) metrics->steps_per_epoch = step / ended;
+        snprintf(text, sizeof text, "epoch %" PRId64, ended);
+        add_event(metrics, EVENT_EPOCH, step, text);
+    } else if (json_is_string(member = json_object_get(object, "early_stop")))
         add_event(metrics, EVENT_EARLY, step, json_string_value(member));
     else if (json_is_string(member = json_object_get(object, "checkpoint")))
         add_event(metrics, EVENT_CHECKPOINT, step, fs_base_name(json_string_value(member)));
@@ -274,30 +261,16 @@ static void take_object(struct run_metrics *metrics, const json_t *object, int64
         take_sample(metrics, object, step);
 }
 
-/* object: NULL where the line is not JSON. */
-static void take_line(struct run_metrics *metrics, const json_t *object)
-{
-    const json_t *step = json_object_get(object, "step");
-    metrics->lines++;
-    if (json_is_integer(step) && json_integer_value(step) >= 0)
-        take_object(metrics, object, json_integer_value(step));
-    else if (!metrics->damaged++)
-        metrics->first_damaged = metrics->lines;
-}
-
 /* ---- the file ------------------------------------------------------------ */
 
 enum status run_metrics_read(struct run_metrics *metrics, bool *changed, struct error *err)
 {
     struct stat facts;
-    struct metrics_reader reader;
+    RELEASED(metrics_reader_close) struct metrics_reader reader = {0};
     *changed = false;
     TRY(metrics_reader_open(&reader, metrics->path, err));
-    if (fstat(fileno(reader.file), &facts)) {
-        error_system(err, STATUS_CHECKPOINT, errno, "cannot look at '%s'", metrics->path);
-        metrics_reader_close(&reader);
-        return STATUS_CHECKPOINT;
-    }
+    if (fstat(fileno(reader.file), &facts))
+        return error_system(err, STATUS_CHECKPOINT, errno, "cannot look at '%s'", metrics->path);
     const bool known = metrics->inode != 0;
     if (known &&
         (facts.st_dev != metrics->device || facts.st_ino != metrics->inode || facts.st_size < metrics->offset)) {
@@ -315,10 +288,13 @@ enum status run_metrics_read(struct run_metrics *metrics, bool *changed, struct 
         metrics->torn = reader.text[reader.length - 1] != '\n';
         if (metrics->torn) break;
         metrics->offset += (int64_t)reader.length;
-        take_line(metrics, reader.object);
+        const json_t *step = json_object_get(reader.object, "step");
+        metrics->lines++;
+        if (json_is_integer(step) && json_integer_value(step) >= 0)
+            take_object(metrics, reader.object, json_integer_value(step));
+        else if (!metrics->damaged++)
+            metrics->first_damaged = metrics->lines;
     }
-    const enum status status = seeks ? metrics_reader_check(&reader, err) : STATUS_OK;
     *changed = *changed || metrics->lines != before || !known;
-    metrics_reader_close(&reader);
-    return status;
+    return seeks ? metrics_reader_check(&reader, err) : STATUS_OK;
 }

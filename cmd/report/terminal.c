@@ -91,39 +91,31 @@ static size_t terminal_piece_length(const char *text, bool word)
     return n;
 }
 
-/* Prints `bytes` of the text after `blanks`, on the next line if this one has no room for them. */
-static void put_piece(struct terminal_line *line, enum ink ink, size_t blanks, const char *text, size_t bytes)
-{
-    char *piece = memory_printf("%.*s", (int)bytes, text);
-    const int width = terminal_width(piece), most = terminal.columns, room = most - line->indent;
-    if (line->column > line->indent && line->column + (int)blanks + width > most) {
-        printf("\n%*s", line->indent, "");
-        line->column = line->indent;
-        blanks = 0;
-    }
-    printf("%*s", (int)blanks, "");
-    terminal_put(ink, width > room ? room : 0, piece);
-    line->column += (int)blanks + (width > room ? room : width);
-    free(piece);
-}
-
 void terminal_line_put(struct terminal_line *line, enum ink ink, const char *text)
 {
+    const int most = terminal.columns, room = most - line->indent;
     while (*text) {
-        const size_t blanks = strspn(text, " ");
-        text += blanks;
+        size_t done = 0, before = strspn(text, " ");
+        text += before;
         const size_t bytes = terminal_piece_length(text, false);
-        char *phrase = memory_printf("%.*s", (int)bytes, text);
-        const bool whole = terminal_width(phrase) <= terminal.columns - line->indent;
-        size_t done = 0, before = blanks;
+        OWNED char *phrase = memory_printf("%.*s", (int)bytes, text);
+        const bool whole = terminal_width(phrase) <= room;
         while (done < bytes) {
             const size_t n = whole ? bytes : terminal_piece_length(phrase + done, true);
-            put_piece(line, ink, before, phrase + done, n);
+            OWNED char *piece = memory_printf("%.*s", (int)n, phrase + done);
+            const int width = terminal_width(piece);
+            if (line->column > line->indent && line->column + (int)before + width > most) { /* on the next line */
+                printf("\n%*s", line->indent, "");
+                line->column = line->indent;
+                before = 0;
+            }
+            printf("%*s", (int)before, "");
+            terminal_put(ink, width > room ? room : 0, piece);
+            line->column += (int)before + (width > room ? room : width);
             done += n;
             before = strspn(phrase + done, " ");
             done += before;
         }
-        free(phrase);
         text += bytes;
     }
 }

@@ -13,7 +13,7 @@ const char *const run_state_words[] = {"running", "finished", "ended early", "st
 /* Reads the manifest, again after each new checkpoint. */
 static void read_model(struct watched_run *run)
 {
-    struct checkpoint *checkpoint;
+    RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
     struct error why;
     char folder[FS_PATH_MAX];
     bool any;
@@ -41,29 +41,9 @@ static void read_model(struct watched_run *run)
     run->model.world = checkpoint->world;
     snprintf(run->model.model_type, sizeof run->model.model_type, "%s", type ? type : "?");
     snprintf(run->model.dtype, sizeof run->model.dtype, "%s", dtype_name(checkpoint->dtype));
-    checkpoint_close(checkpoint);
 }
 
 /* ---- former files -------------------------------------------------------- */
-
-static void read_former(struct watched_run *run, int number)
-{
-    char *path = memory_printf("%s.%d", run->metrics.path, number);
-    struct metrics_reader own, other;
-    struct former_file *former = &run->formers[run->num_formers++];
-    *former = (struct former_file){.number = number};
-    metrics_reader_open(&own, run->metrics.path, NULL);
-    metrics_reader_open(&other, path, NULL);
-    while (metrics_reader_next(&other)) {
-        if (other.number == 1)
-            former->same_history =
-                metrics_reader_next(&own) && own.length == other.length && !memcmp(own.text, other.text, own.length);
-        if (json_object_get(other.object, "loss") && other.step > former->last_step) former->last_step = other.step;
-    }
-    metrics_reader_close(&own);
-    metrics_reader_close(&other);
-    free(path);
-}
 
 static int compare_watched_formers(const void *a, const void *b)
 {
@@ -80,7 +60,19 @@ static void read_formers(struct watched_run *run)
         char *end;
         if (strncmp(entry->d_name, name, sizeof name - 1) != 0) continue;
         long number = strtol(entry->d_name + sizeof name - 1, &end, 10);
-        if (!*end && number > 0 && number < INT_MAX) read_former(run, (int)number);
+        if (*end || number <= 0 || number >= INT_MAX) continue;
+        OWNED char *path = memory_printf("%s.%ld", run->metrics.path, number);
+        RELEASED(metrics_reader_close) struct metrics_reader own = {0}, other = {0};
+        struct former_file *former = &run->formers[run->num_formers++];
+        *former = (struct former_file){.number = (int)number};
+        metrics_reader_open(&own, run->metrics.path, NULL);
+        metrics_reader_open(&other, path, NULL);
+        while (metrics_reader_next(&other)) {
+            if (other.number == 1)
+                former->same_history = metrics_reader_next(&own) && own.length == other.length &&
+                                       !memcmp(own.text, other.text, own.length);
+            if (json_object_get(other.object, "loss") && other.step > former->last_step) former->last_step = other.step;
+        }
     }
     if (entries) io_closedir(entries);
     qsort(run->formers, (size_t)run->num_formers, sizeof *run->formers, compare_watched_formers);
@@ -180,12 +172,6 @@ void watched_run_close(struct watched_run *run)
     free(run->folder);
     free(run->name);
     *run = (struct watched_run){.folder = NULL};
-}
-
-bool watched_run_is(const struct watched_run *run, const struct watched_run *other)
-{
-    const struct run_metrics *a = &run->metrics, *b = &other->metrics;
-    return a->device == b->device && a->inode == b->inode;
 }
 
 /* ---- several runs -------------------------------------------------------- */

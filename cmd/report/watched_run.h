@@ -48,9 +48,6 @@ enum status watched_run_open(struct watched_run *run, const char *folder, struct
 enum status watched_run_refresh(struct watched_run *run, bool *changed, struct error *err);
 void watched_run_close(struct watched_run *run);
 
-/* Whether two are one run, by its metrics.jsonl. */
-bool watched_run_is(const struct watched_run *run, const struct watched_run *other);
-
 /* Gives several runs names that tell them apart. */
 void watched_runs_name(struct watched_run *runs, int count);
 

@@ -27,35 +27,6 @@ static void console_duration(double seconds, char *out, size_t size)
         snprintf(out, size, "%d:%02d", (int)(s / 60), (int)(s % 60));
 }
 
-/* The terminal must not wrap the line, or it could not be renewed: it loses norm and rate, then its end. */
-static void show_line(struct console *console, const char *step, const char *rates, const char *speed)
-{
-    struct winsize size;
-    const int columns = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col - 1 : INT_MAX - 1;
-    if ((int)(strlen(step) + strlen(rates) + strlen(speed)) > columns) rates = "";
-    char line[300], text[sizeof line + 8];
-    snprintf(line, sizeof line, "%s%s%s", step, rates, speed);
-    int n = snprintf(text, sizeof text, "\r\033[K%.*s", columns, line);
-    output_put(OUTLET_STDOUT, text, (size_t)n, OUTPUT_RENEWED);
-    console->line_open = true;
-}
-
-/* Where the step's time went. A graph's parts are not timed. */
-static void console_log_breakdown(const struct step_metrics *m)
-{
-    const bool graph = isnan(m->seconds.forward);
-    char parts[256];
-    int used = 0;
-    double other = m->seconds.step;
-    for (int f = STEP_DATA; f <= (graph ? STEP_DATA : STEP_OPTIMIZER); f++) {
-        const double seconds = step_field_value(m, (enum step_field_index)f);
-        used += snprintf(parts + used, sizeof parts - (size_t)used, "%s %.3f + ", step_fields[f].member, seconds);
-        other -= seconds;
-    }
-    log_info("  seconds: step %.3f = %s%sother %.3f; checkpoint %.3f", m->seconds.step, parts,
-             graph ? "a graph, whose parts are not timed, and " : "", other, m->seconds.checkpoint);
-}
-
 void console_step(struct console *console, const struct step_metrics *m)
 {
     double seconds = m->seconds.step;
@@ -75,13 +46,31 @@ void console_step(struct console *console, const struct step_metrics *m)
     snprintf(rates, sizeof rates, "  grad_norm %.3f  lr %.3e", m->grad_norm, m->lr);
     snprintf(speed, sizeof speed, "  %.0f tokens/s%s  %s left%s", m->tokens_per_s, mfu, left,
              m->skipped ? "  SKIPPED" : "");
-    if (console->terminal) show_line(console, step, rates, speed);
     if (due) /* the log file has plain lines in both cases */
         (console->terminal ? log_debug : log_info)("%s%s%s", step, rates, speed);
-    if (console->breakdown && due) {
-        console_break(console);
-        console_log_breakdown(m);
+    if (console->terminal) { /* it must not wrap the line, or it could not be renewed: norm and rate go, then the end */
+        struct winsize size;
+        const int columns = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col ? size.ws_col - 1 : INT_MAX - 1;
+        if ((int)(strlen(step) + strlen(rates) + strlen(speed)) > columns) *rates = '\0';
+        char line[sizeof step + sizeof rates + sizeof speed], text[sizeof line + 8];
+        snprintf(line, sizeof line, "%s%s%s", step, rates, speed);
+        const int n = snprintf(text, sizeof text, "\r\033[K%.*s", columns, line);
+        output_put(OUTLET_STDOUT, text, (size_t)n, OUTPUT_RENEWED);
+        console->line_open = true;
     }
+    if (!console->breakdown || !due) return;
+    const bool graph = isnan(m->seconds.forward); /* whose parts are not timed */
+    char parts[256];
+    int used = 0;
+    double other = m->seconds.step;
+    for (int f = STEP_DATA; f <= (graph ? STEP_DATA : STEP_OPTIMIZER); f++) {
+        const double part = step_field_value(m, (enum step_field_index)f);
+        used += snprintf(parts + used, sizeof parts - (size_t)used, "%s %.3f + ", step_fields[f].member, part);
+        other -= part;
+    }
+    console_break(console);
+    log_info("  seconds: step %.3f = %s%sother %.3f; checkpoint %.3f", m->seconds.step, parts,
+             graph ? "a graph, whose parts are not timed, and " : "", other, m->seconds.checkpoint);
 }
 
 void console_break(struct console *console)
@@ -114,7 +103,7 @@ void console_summary(const struct run_spec *spec, const char *metrics_path, cons
     }
     if (s->missing)
         snprintf(which, sizeof which, "%" PRId64 " of %" PRId64 " steps, whose line%s metrics.jsonl has,", s->steps,
-                 s->steps + s->missing, s->steps == 1 ? "" : "s");
+                 s->steps + s->missing, PLURAL(s->steps));
     else if (s->steps == 1)
         snprintf(which, sizeof which, "step %" PRId64, s->last_step);
     else

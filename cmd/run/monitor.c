@@ -28,18 +28,16 @@ static enum status monitor_folder(const struct monitor_settings *settings, const
 static enum status open_tensorboard(struct monitor *monitor, const struct run_spec *spec, const char *run,
                                     int64_t first, struct error *err)
 {
-    char folder[FS_PATH_MAX], path[FS_PATH_MAX], *yaml;
+    char folder[FS_PATH_MAX], path[FS_PATH_MAX];
+    OWNED char *yaml = NULL;
     size_t bytes;
     TRY(monitor_folder(&spec->tensorboard, spec, run, "tensorboard", folder, err));
     TRY(tensorboard_open(folder, first, &monitor->tensorboard, err));
     log_detail("TensorBoard: events are written to %s", folder);
     TRY(fs_join(path, run, "run.yaml", STATUS_CHECKPOINT, err)); /* the effective spec, as a block of Markdown */
     TRY(fs_read_file(path, 1 << 20, STATUS_CHECKPOINT, &yaml, &bytes, err));
-    char *text = memory_printf("```yaml\n%.*s```\n", (int)bytes, yaml);
-    const enum status status = tensorboard_text(monitor->tensorboard, "run_spec", text, err);
-    free(text);
-    free(yaml);
-    return status;
+    OWNED char *text = memory_printf("```yaml\n%.*s```\n", (int)bytes, yaml);
+    return tensorboard_text(monitor->tensorboard, "run_spec", text, err);
 }
 
 static void give_up(struct monitor *monitor, bool csv, const struct error *err)

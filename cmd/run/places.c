@@ -11,59 +11,18 @@
 
 /* ---- from start to start ------------------------------------------------- */
 
-/* Words: "gpu" or "cpu"; "same" or "changed"; the suspect or "-"; for each place in use +NAME; for each that is out
- * [bt][-t]RANK=NAME: broken or twice, out or tried again. Names have no spaces. */
 static const char variable[] = "ZTRAIN_RESTART_PLACES";
-
-static bool places_take_word(struct places *places, const char *word)
-{
-    struct place_out out = {.broken = word[0] == 'b'};
-    char tried;
-    if (word[0] == '+') {
-        if (places->count == PLACES_MAX || !word[1]) return false;
-        snprintf(places->used[places->count++], PLACE_NAME_MAX, "%s", word + 1);
-        return true;
-    }
-    if (places->num_out == PLACES_MAX || (word[0] != 'b' && word[0] != 't') ||
-        sscanf(word + 1, "%c%d=%79s", &tried, &out.rank, out.name) != 3)
-        return false;
-    out.tried = tried == 't';
-    places->out[places->num_out++] = out;
-    return true;
-}
 
 bool places_read(struct places *places)
 {
-    const char *text = getenv(variable);
-    *places = (struct places){.count = 0};
-    if (!text) return false;
-    char *copy = memory_printf("%s", text), *rest = NULL;
-    const char *kind = strtok_r(copy, " ", &rest), *changed = strtok_r(NULL, " ", &rest),
-               *suspect = strtok_r(NULL, " ", &rest);
-    bool whole = kind && changed && suspect;
-    places->suspect_changed = whole && !strcmp(changed, "changed");
-    places->gpus = whole && !strcmp(kind, "gpu");
-    if (whole && strcmp(suspect, "-") != 0) snprintf(places->suspect, sizeof places->suspect, "%s", suspect);
-    for (const char *word; whole && (word = strtok_r(NULL, " ", &rest));) whole = places_take_word(places, word);
-    free(copy);
-    whole = whole && places->count > 0;
+    const bool whole = env_kept(variable, places, sizeof *places) && places->count > 0 && places->count <= PLACES_MAX;
     if (!whole) *places = (struct places){.count = 0};
     return whole;
 }
 
 void places_write(const struct places *places)
 {
-    char *text;
-    size_t bytes;
-    FILE *words = memory_stream(&text, &bytes);
-    fprintf(words, "%s %s %s", places->gpus ? "gpu" : "cpu", places->suspect_changed ? "changed" : "same",
-            *places->suspect ? places->suspect : "-");
-    for (int i = 0; i < places->count; i++) fprintf(words, " +%s", places->used[i]);
-    for (const struct place_out *out = places->out; out < places->out + places->num_out; out++)
-        fprintf(words, " %c%c%d=%s", out->broken ? 'b' : 't', out->tried ? 't' : '-', out->rank, out->name);
-    fclose(words);
-    if (setenv(variable, text, 1) != 0) memory_exhausted(0);
-    free(text);
+    env_keep(variable, places, sizeof *places);
 }
 
 /* ---- after a failure ----------------------------------------------------- */
@@ -104,7 +63,6 @@ bool places_failed(struct places *places, int rank, enum status code, bool gaine
 /* ---- the places that there are ------------------------------------------- */
 
 struct place_list {
-    bool gpus;
     int count;
     char names[PLACES_MAX][PLACE_NAME_MAX]; /* (count) as CUDA_VISIBLE_DEVICES takes them, or "0", "1", … */
 };
@@ -187,24 +145,6 @@ static enum status places_ask_driver(struct place_list *list, struct error *err)
                  : error_set(err, STATUS_DEVICE, "the GPU driver has not listed its GPUs within %g s", driver_patience);
 }
 
-/* The GPUs that a new process sees, in its order; on the CPU device, and if ranks share a GPU, `most` processes. A
- * child asks the driver, which may be gone or hang, and keeps its first answer. Without a GPU places are processes,
- * whose ranks say why, unless the start before had GPUs (were_gpus). STATUS_DEVICE: no answer. */
-static enum status places_list(enum spec_device device, int most, bool were_gpus, struct place_list *list,
-                               struct error *err)
-{
-    bool shared = false;
-    memset(list, 0, sizeof *list);
-    TRY(env_switch("ZTRAIN_SHARE_GPUS", "ranks may share a GPU", &shared, err));
-    if (device != SPEC_DEVICE_CPU && !shared) TRY(places_ask_driver(list, err));
-    list->gpus = list->count > 0 || (were_gpus && !shared);
-    if (list->gpus) return STATUS_OK;
-    ASSERT(most <= PLACES_MAX);
-    for (list->count = 0; list->count < most; list->count++)
-        snprintf(list->names[list->count], PLACE_NAME_MAX, "%d", list->count);
-    return STATUS_OK;
-}
-
 /* ---- before a start ------------------------------------------------------ */
 
 /* Whether `ranks` can share the run's batch. checkpoint: the run continues from it; NULL: it begins. */
@@ -221,12 +161,11 @@ static bool places_fit(struct run_spec *spec, int ranks, int64_t batch, const st
 static int places_most_ranks(const struct places_wish *wish, int most)
 {
     const int64_t batch = wish->spec->train_batch_size;
-    struct checkpoint *checkpoint = NULL;
+    RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
     int ranks = most;
     if (wish->resume && !wish->spec->train.virtual_ranks)
         checkpoint_open(wish->resume, false, &checkpoint, NULL); /* without it the ranks will say why */
     while (ranks >= wish->least && !places_fit(wish->spec, ranks, batch, checkpoint)) ranks--;
-    checkpoint_close(checkpoint);
     return ranks >= wish->least ? ranks : 0;
 }
 
@@ -264,14 +203,22 @@ static enum status places_refuse(const struct places *places, const struct place
 
 enum status places_choose(struct places *places, const struct places_wish *wish, struct error *err)
 {
-    struct place_list list;
+    struct place_list list = {.count = 0};
     char reason[1024], where[64] = "";
     char bits[128] = "the bits change with the number of ranks (train.virtual_ranks is not set)";
     const int64_t virtual_ranks = wish->spec->train.virtual_ranks;
     int left = 0;
     const int before = places->count;
-    TRY(places_list(wish->spec->train.device, wish->most, places->gpus, &list, err));
-    places->gpus = list.gpus;
+    /* the GPUs that a new process sees, in its order; on the CPU device, and if ranks share a GPU, processes. A child
+     * asks the driver, which may be gone or hang, and keeps its first answer. Without a GPU places are processes, whose
+     * ranks say why, unless the start before had GPUs. */
+    bool shared = false;
+    TRY(env_switch("ZTRAIN_SHARE_GPUS", "ranks may share a GPU", &shared, err));
+    if (wish->spec->train.device != SPEC_DEVICE_CPU && !shared) TRY(places_ask_driver(&list, err));
+    places->gpus = list.count > 0 || (places->gpus && !shared);
+    ASSERT(wish->most <= PLACES_MAX);
+    for (; !places->gpus && list.count < wish->most; list.count++)
+        snprintf(list.names[list.count], PLACE_NAME_MAX, "%d", list.count);
     for (int i = 0; i < list.count && left < wish->most; i++) {
         const struct place_out *out = places_find_out(places, list.names[i]);
         if (!out || out->tried) memcpy(places->used[left++], list.names[i], PLACE_NAME_MAX);

@@ -8,20 +8,11 @@
 #include "core/metrics/metrics.h"
 #include "core/output.h"
 
-/* "NUMBER STEP CODE CAUSE"; the run folder, if there is a checkpoint */
-static const char variable[] = "ZTRAIN_RESTART", run_variable[] = "ZTRAIN_RESTART_RUN";
+static const char variable[] = "ZTRAIN_RESTART";
 
 void restart_read(struct restart *last)
 {
-    const char *text = getenv(variable), *run = getenv(run_variable);
-    int used = 0;
-    *last = (struct restart){.step = -1};
-    if (!text) return;
-    if (sscanf(text, "%d %" SCNd64 " %d %n", &last->number, &last->step, &last->code, &used) == 3 && used > 0)
-        snprintf(last->cause, sizeof last->cause, "%s", text + used);
-    else
-        *last = (struct restart){.step = -1};
-    if (last->step >= 0 && run) snprintf(last->run, sizeof last->run, "%s", run);
+    if (!env_kept(variable, last, sizeof *last)) *last = (struct restart){.step = -1};
 }
 
 enum status restart_check(const char *resume, const struct run_home *home, struct error *err)
@@ -39,9 +30,7 @@ enum status restart_check(const char *resume, const struct run_home *home, struc
 /* Executes this program again. If it returns, a stop signal came since the ranks have ended, or exec failed. */
 static enum status execute_again(const struct restart *next, const struct restart_rules *rules)
 {
-    char *text = memory_printf("%d %" PRId64 " %d %s", next->number, next->step, next->code, next->cause);
-    if (setenv(variable, text, 1) != 0 || setenv(run_variable, next->run, 1) != 0) memory_exhausted(0);
-    free(text);
+    env_keep(variable, next, sizeof *next);
     if (rules->places) places_write(rules->places);
     output_drain();
     stop_signal_block(); /* one that comes from now on waits for the next supervisor */
@@ -72,27 +61,13 @@ static bool restart_find_places(const struct restart *next, const struct restart
 static int64_t restart_newest(const struct run_home *home, const struct run_spec *spec, char folder[FS_PATH_MAX])
 {
     char above[FS_PATH_MAX];
-    struct checkpoint *checkpoint;
+    RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
     fs_parent(home->path, above);
     snprintf(folder, FS_PATH_MAX, "%s", home->path);
     if ((spec->run.group && fs_join(folder, above, spec->run.name, STATUS_USAGE, NULL) != STATUS_OK) ||
         checkpoint_open(folder, false, &checkpoint, NULL) != STATUS_OK)
         return -1;
-    const int64_t step = checkpoint->position.step;
-    checkpoint_close(checkpoint);
-    return step;
-}
-
-/* Of all adapters the sum, which grows with each checkpoint of any. */
-static int64_t restart_step(const struct restart_rules *rules)
-{
-    int64_t sum = -1;
-    char folder[FS_PATH_MAX];
-    for (const struct run_spec *spec = rules->wish.spec; spec; spec = spec->next) {
-        const int64_t step = restart_newest(rules->home, spec, folder);
-        if (step >= 0) sum = sum < 0 ? step : sum + step;
-    }
-    return sum;
+    return checkpoint->position.step;
 }
 
 /* The failure goes into the run's metrics, if it has any, unless another start has begun already. */
@@ -113,10 +88,15 @@ enum status restart_after(const struct restart *last, const struct restart_rules
                           const struct restart_failure *failure)
 {
     char newest[64] = "none", from[64] = ", again from where the run began", above[FS_PATH_MAX];
+    int64_t sum = -1; /* of the steps of all adapters, which grows with each checkpoint of any */
     const bool several = rules->wish.spec->run.group;
     const enum status code = failure->code;
     if (code != STATUS_PEER && code != STATUS_BROKEN) return code;
-    struct restart next = {.number = last->number + 1, .step = restart_step(rules), .code = code};
+    for (const struct run_spec *spec = rules->wish.spec; spec; spec = spec->next) {
+        const int64_t step = restart_newest(rules->home, spec, above);
+        if (step >= 0) sum = sum < 0 ? step : sum + step;
+    }
+    struct restart next = {.number = last->number + 1, .step = sum, .code = code};
     if (next.step >= 0 && several) {
         fs_parent(rules->home->path, above);
         snprintf(next.run, sizeof next.run, "%.3071s", above);

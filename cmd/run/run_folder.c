@@ -60,7 +60,8 @@ enum status run_folder_check_shared(const struct run_folder *folder, const char 
 enum status run_folder_write_spec(const struct run_folder *folder, const struct run_spec *spec, struct error *err)
 {
     static const char *const written[] = {"run.yaml", "metrics.jsonl", "comms.json", "kernels-"};
-    char *text = NULL, path[3300];
+    char path[3300];
+    OWNED char *text = NULL;
     size_t length = 0;
     DIR *entries = io_opendir(folder->path);
     FILE *out = memory_stream(&text, &length);
@@ -76,12 +77,5 @@ enum status run_folder_write_spec(const struct run_folder *folder, const struct 
     enum status status = fs_write_file(path, text, length, STATUS_CHECKPOINT, err);
     if (status != STATUS_OK && (err->cause == ENOSPC || err->cause == EDQUOT))
         error_hint(err, "free space there, and start the run again");
-    free(text);
     return status;
-}
-
-void run_folder_close(struct run_folder *folder)
-{
-    run_lock_release(folder->lock, false);
-    folder->lock = NULL;
 }

@@ -37,5 +37,3 @@ enum status run_folder_check_shared(const struct run_folder *folder, const char 
 
 /* Writes run.yaml, the effective spec. */
 enum status run_folder_write_spec(const struct run_folder *folder, const struct run_spec *spec, struct error *err);
-
-void run_folder_close(struct run_folder *folder);

@@ -18,17 +18,13 @@ static bool home_has(const char *folder, const char *place, const char *other)
 static bool is_run_of(const char *folder, const struct run_spec *wanted)
 {
     char path[FS_PATH_MAX];
-    struct run_spec *spec;
+    RELEASED(spec_drop) struct run_spec *spec = NULL;
+    RELEASED(spec_report_release) struct spec_report report = {0};
     if (fs_join(path, folder, "checkpoints", STATUS_USAGE, NULL) != STATUS_OK || !fs_is_dir(path) ||
         fs_join(path, folder, "run.yaml", STATUS_USAGE, NULL) != STATUS_OK || !fs_exists(path))
         return false;
-    struct spec_report report = {0};
-    bool same = spec_load(path, NULL, NULL, 0, &spec, &report) == STATUS_OK &&
-                !strcmp(spec->run.name, wanted->run.name) &&
-                (!wanted->run.group || !strcmp(fs_base_name(spec->run.dir), wanted->run.group));
-    spec_free(spec);
-    spec_report_release(&report);
-    return same;
+    return spec_load(path, NULL, NULL, 0, &spec, &report) == STATUS_OK && !strcmp(spec->run.name, wanted->run.name) &&
+           (!wanted->run.group || !strcmp(fs_base_name(spec->run.dir), wanted->run.group));
 }
 
 /* Finds the run folder of that name from `resume`: the folder itself, its checkpoints/, or one of its checkpoints. */
@@ -95,22 +91,6 @@ static enum status check_above(const struct run_home *home, struct error *err)
     return error_hint(err, "%s", run_dir_hint);
 }
 
-/* Nothing else may be in their place. A disk that does not answer is waited for later. */
-static enum status check_folders(const struct run_home *home, struct error *err)
-{
-    static const char *const names[] = {"checkpoints", "log"};
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
-        struct error why;
-        char path[FS_PATH_MAX];
-        bool there;
-        TRY(fs_join(path, home->path, names[i], STATUS_USAGE, err));
-        if (checkpoint_find_folder(path, &there, &why) == STATUS_OK || error_is_unreadable(&why)) continue;
-        *err = why;
-        return why.code;
-    }
-    return STATUS_OK;
-}
-
 enum status run_home_find(const struct run_spec *spec, const char *resume, struct run_home *home, struct error *err)
 {
     char target[PATH_MAX],
@@ -153,7 +133,17 @@ enum status run_home_check(const struct run_home *home, struct error *err)
 {
     char checkpoints[FS_PATH_MAX];
     bool any, of_history;
-    TRY(check_folders(home, err));
+    static const char *const names[] = {"checkpoints", "log"}; /* nothing else may be in their place */
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        struct error why;
+        char path[FS_PATH_MAX];
+        bool there;
+        TRY(fs_join(path, home->path, names[i], STATUS_USAGE, err));
+        if (checkpoint_find_folder(path, &there, &why) == STATUS_OK || error_is_unreadable(&why))
+            continue; /* a disk that does not answer is waited for later */
+        *err = why;
+        return why.code;
+    }
     if (home->start == RUN_RESUMED) return STATUS_OK;
     TRY(fs_join(checkpoints, home->path, "checkpoints", STATUS_USAGE, err));
     TRY(checkpoint_any(checkpoints, false, &any, err));

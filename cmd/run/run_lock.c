@@ -164,19 +164,6 @@ static enum status lock_descriptor(int fd, const char *path, enum grip *grip, st
     return STATUS_OK;
 }
 
-/* `lock` may have been replaced since the last try. */
-static enum status lock_try(struct run_lock *lock, enum grip *grip, struct error *err)
-{
-    struct stat named, ours;
-    if (lock->lock_fd >= 0 && (io_stat(lock->lock_path, &named) || fstat(lock->lock_fd, &ours) ||
-                               named.st_ino != ours.st_ino || named.st_dev != ours.st_dev)) {
-        io_close(lock->lock_fd);
-        lock->lock_fd = -1;
-    }
-    if (lock->lock_fd < 0) TRY(fs_open_file(lock->lock_path, O_RDWR | O_CREAT, STATUS_CHECKPOINT, &lock->lock_fd, err));
-    return lock_descriptor(lock->lock_fd, lock->lock_path, grip, err);
-}
-
 /* ---- what is known of an owner ------------------------------------------- */
 
 static bool same_machine(const struct run_owner *a, const struct run_owner *b)
@@ -238,7 +225,14 @@ struct taking {
 
 static enum status look(struct run_lock *lock, struct taking *t, double poll, struct error *err)
 {
-    TRY(lock_try(lock, &t->grip, err));
+    struct stat named, ours;
+    if (lock->lock_fd >= 0 && (io_stat(lock->lock_path, &named) || fstat(lock->lock_fd, &ours) ||
+                               named.st_ino != ours.st_ino || named.st_dev != ours.st_dev)) {
+        io_close(lock->lock_fd); /* `lock` was replaced since the last look */
+        lock->lock_fd = -1;
+    }
+    if (lock->lock_fd < 0) TRY(fs_open_file(lock->lock_path, O_RDWR | O_CREAT, STATUS_CHECKPOINT, &lock->lock_fd, err));
+    TRY(lock_descriptor(lock->lock_fd, lock->lock_path, &t->grip, err));
     TRY(owner_read(lock, &t->now, err));
     t->state = owner_state(&lock->config.self, &t->now, t->grip);
     const double now = lock->config.now();
@@ -364,29 +358,7 @@ static enum status take(struct run_lock *lock, struct error *err)
     return STATUS_OK;
 }
 
-/* Deletes the files of takers that were killed. */
-static void sweep(const struct run_lock *lock)
-{
-    DIR *entries = io_opendir(lock->folder);
-    if (!entries) return;
-    for (struct dirent *entry; (entry = io_readdir(entries));)
-        if (!strncmp(entry->d_name, OWNER_TMP, sizeof OWNER_TMP - 1)) unlinkat(dirfd(entries), entry->d_name, 0);
-    io_closedir(entries);
-}
-
 /* ---- refreshing ---------------------------------------------------------- */
-
-static void refresh(struct run_lock *lock)
-{
-    char *text = owner_text(&lock->config.self, ++lock->refreshes);
-    const ssize_t length = (ssize_t)strlen(text);
-    struct error err;
-    bool written = pwrite(lock->owner_fd, text, (size_t)length, 0) == length && fsync(lock->owner_fd) == 0;
-    int code = errno;
-    free(text);
-    if (run_lock_check(lock, &err) != STATUS_USAGE && !written && code != ESTALE) /* reported when it matters */
-        log_debug("cannot refresh '%s': %s", lock->owner_path, strerror(code));
-}
 
 static void *refresh_lock_until_end(void *argument)
 {
@@ -396,7 +368,13 @@ static void *refresh_lock_until_end(void *argument)
         const struct timespec until = time_after(lock->config.period);
         if (pthread_cond_timedwait(&lock->ended, &lock->mutex, &until) != ETIMEDOUT) continue;
         pthread_mutex_unlock(&lock->mutex);
-        refresh(lock);
+        OWNED char *text = owner_text(&lock->config.self, ++lock->refreshes);
+        const ssize_t length = (ssize_t)strlen(text);
+        struct error err;
+        const bool written = pwrite(lock->owner_fd, text, (size_t)length, 0) == length && fsync(lock->owner_fd) == 0;
+        const int code = errno;
+        if (run_lock_check(lock, &err) != STATUS_USAGE && !written && code != ESTALE) /* reported when it matters */
+            log_debug("cannot refresh '%s': %s", lock->owner_path, strerror(code));
         pthread_mutex_lock(&lock->mutex);
     }
     pthread_mutex_unlock(&lock->mutex);
@@ -470,7 +448,10 @@ enum status run_lock_take(struct run_lock **out, const char *folder, const struc
         TRY_GOTO(error_set(err, STATUS_DEVICE, "cannot get random numbers: %s", strerror(errno)));
     for (size_t i = 0; i < sizeof random; i++) snprintf(lock->config.self.nonce + 2 * i, 3, "%02x", random[i]);
     TRY_GOTO(take(lock, err));
-    sweep(lock);
+    DIR *entries = io_opendir(folder); /* deletes the files of takers that were killed */
+    for (struct dirent *entry; entries && (entry = io_readdir(entries));)
+        if (!strncmp(entry->d_name, OWNER_TMP, sizeof OWNER_TMP - 1)) unlinkat(dirfd(entries), entry->d_name, 0);
+    if (entries) io_closedir(entries);
     int code = thread_start(&lock->thread, 0, refresh_lock_until_end, lock);
     lock->thread_runs = code == 0;
     if (code) TRY_GOTO(error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(code)));

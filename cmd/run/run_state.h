@@ -41,7 +41,7 @@ struct rank_options {
     const char *resumed_at_first;    /* by the first start, where this is a restart; else NULL */
     bool profile;                    /* --profile */
     const char *trace, *trace_steps; /* --trace, --trace-steps (borrowed), or NULL */
-    bool restarts;                   /* --max-restarts: the supervisor may have started the ranks again */
+    int max_restarts;                /* --max-restarts K: a supervisor may have started the ranks again */
     const char *replay;              /* of ztrain replay: the run's folder (borrowed); NULL: training */
     int64_t replay_step;             /* with it: the last step */
 };

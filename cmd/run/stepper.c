@@ -85,43 +85,8 @@ void stepper_keep_up(struct stepper *s)
     event_record(s->looks[s->num_looks++ % 2], s->engine->compute);
 }
 
-static enum status break_off(struct train_step *step, struct error *err)
-{
-    struct engine *t = step->stepper->engine;
-    step->broken_off = true;
-    stream_sync(t->compute);
-    stream_sync(zero_stream(t->zero));
-    TRY(comm_status(t->comm, err));
-    return device_check(t->device, err);
-}
-
-/* From the stream, or from *kept, which otherwise keeps it unless it is NULL. */
-static enum status take_batch(struct train_step *step, struct batch **kept, const struct batch **batch,
-                              struct error *err)
-{
-    if (!kept || !*kept) TRY(next_batch(step, err));
-    if (kept && !*kept) *kept = batch_copy(&step->last);
-    *batch = kept ? *kept : &step->last;
-    return STATUS_OK;
-}
-
-/* A micro-batch of each step that has so many, side by side. */
-static enum status run_micro(struct train_step *steps, int count, int64_t micro, struct batch **kept, struct error *err)
-{
-    struct train_job jobs[TRAIN_JOBS];
-    int num_jobs = 0;
-    flight_micro(micro + 1);
-    for (int i = 0; i < count; i++) {
-        struct engine *t = steps[i].stepper->engine;
-        const struct batch *batch;
-        if (micro >= t->micros) continue;
-        TRY(take_batch(&steps[i], kept, &batch, err));
-        jobs[num_jobs++] = stepper_job(t, batch, false);
-    }
-    return transformer_train(jobs, num_jobs, steps->stepper->engine->compute, err);
-}
-
-/* Enqueues each micro-batch as soon as its tokens are loaded. kept (micros): take_batch(); NULL: nothing is kept. */
+/* Enqueues each micro-batch as soon as its tokens are loaded, those of several steps side by side. kept (micros): has
+ * batches of the stream, and keeps those that it lacks; NULL: nothing is kept. */
 static enum status run_micros(struct train_step *steps, int count, struct batch **kept, struct error *err)
 {
     int64_t most = 0;
@@ -132,13 +97,30 @@ static enum status run_micros(struct train_step *steps, int count, struct batch 
         most = t->micros > most ? t->micros : most;
     }
     for (int64_t micro = 0; micro < most && !stop; micro++) {
-        TRY(run_micro(steps, count, micro, kept ? &kept[micro] : NULL, err));
+        struct train_job jobs[TRAIN_JOBS];
+        int num_jobs = 0;
+        flight_micro(micro + 1);
+        for (int i = 0; i < count; i++) {
+            struct engine *t = steps[i].stepper->engine;
+            if (micro >= t->micros) continue;
+            if (!kept || !kept[micro]) TRY(next_batch(&steps[i], err));
+            if (kept && !kept[micro]) kept[micro] = batch_copy(&steps[i].last);
+            jobs[num_jobs++] = stepper_job(t, kept ? kept[micro] : &steps[i].last, false);
+        }
+        TRY(transformer_train(jobs, num_jobs, steps->stepper->engine->compute, err));
         for (int i = 0; i < count && micro + 1 < most; i++) {
             const struct stepper_calls *calls = &steps[i].stepper->calls;
             TRY(calls->look(calls->context, &stop, err));
         }
     }
-    for (int i = 0; i < count && stop; i++) TRY(break_off(&steps[i], err));
+    for (int i = 0; i < count && stop; i++) {
+        struct engine *t = steps[i].stepper->engine;
+        steps[i].broken_off = true;
+        stream_sync(t->compute);
+        stream_sync(zero_stream(t->zero));
+        TRY(comm_status(t->comm, err));
+        TRY(device_check(t->device, err));
+    }
     return STATUS_OK;
 }
 
@@ -260,38 +242,30 @@ static struct step_rates stepper_rates(const struct run_spec *spec, int64_t k)
                                .correction2 = correct ? 1.0 - pow(beta2, (double)k) : 1.0};
 }
 
-static void stepper_begin(struct train_step *step)
-{
-    struct stepper *s = step->stepper;
-    struct engine *t = s->engine;
-    struct step_schedule schedule = {.base = step->made};
-    for (int i = 0; i < STEP_RATES; i++) schedule.rates[i] = stepper_rates(t->spec, step->made + 1 + i);
-    step->counted = true;
-    event_record(s->began[s->num_ended % TIMED_STEPS], t->compute);
-    transformer_replay(t->transformer, s->blocks && !s->eager && !s->checked);
-    zero_begin_step(t->zero, &schedule, t->compute);
-}
-
-/* updated: a graph has the update as well. */
-static enum status stepper_end(struct train_step *step, bool updated, struct error *err)
-{
-    struct stepper *s = step->stepper;
-    struct engine *t = s->engine;
-    s->warm = true;
-    if (step->broken_off) return STATUS_OK;
-    if (!updated) TRY(zero_finish_step(t->zero, t->loss_sum, t->compute, err));
-    TRY(zero_end_step(t->zero, t->compute, err));
-    event_record(s->ended[s->num_ended++ % TIMED_STEPS], t->compute);
-    return STATUS_OK;
-}
-
 enum status stepper_enqueue(struct train_step *steps, int count, struct error *err)
 {
     const struct stepper *s = steps->stepper;
     const bool loaded = s->graphs && s->warm && !s->eager && !s->checked;
-    for (int i = 0; i < count; i++) stepper_begin(&steps[i]);
+    for (struct train_step *step = steps; step < steps + count; step++) {
+        struct stepper *own = step->stepper;
+        struct engine *t = own->engine;
+        struct step_schedule schedule = {.base = step->made};
+        for (int i = 0; i < STEP_RATES; i++) schedule.rates[i] = stepper_rates(t->spec, step->made + 1 + i);
+        step->counted = true;
+        event_record(own->began[own->num_ended % TIMED_STEPS], t->compute);
+        transformer_replay(t->transformer, own->blocks && !own->eager && !own->checked);
+        zero_begin_step(t->zero, &schedule, t->compute);
+    }
     TRY(s->checked ? run_twice(steps, err) : loaded ? run_as_graph(steps, err) : run_micros(steps, count, NULL, err));
-    for (int i = 0; i < count; i++) TRY(stepper_end(&steps[i], loaded, err));
+    for (struct train_step *step = steps; step < steps + count; step++) {
+        struct stepper *own = step->stepper;
+        struct engine *t = own->engine;
+        own->warm = true;
+        if (step->broken_off) continue;
+        if (!loaded) TRY(zero_finish_step(t->zero, t->loss_sum, t->compute, err)); /* a graph has the update as well */
+        TRY(zero_end_step(t->zero, t->compute, err));
+        event_record(own->ended[own->num_ended++ % TIMED_STEPS], t->compute);
+    }
     return STATUS_OK;
 }
 

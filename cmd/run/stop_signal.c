@@ -17,16 +17,6 @@ const char *stop_signal_first_words =
 const char stop_signal_final_error[] =
     "ztrain: error: interrupted a second time: ended at once, without a checkpoint\n";
 
-/* Called by a signal's handler, which may do little and must not wait for a terminal on hold. */
-static void write_signal_words(const char *words)
-{
-    struct pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT};
-    if (announces && poll(&ready, 1, 0) == 1) {
-        ssize_t ignored = write(STDERR_FILENO, words, strlen(words));
-        (void)ignored;
-    }
-}
-
 bool stop_signal_is_another(double seconds)
 {
     return seconds > 0.2; /* no user presses Ctrl-C twice in less time */
@@ -40,8 +30,12 @@ static void take_stop_signal(int signal_number)
         const double now = seconds_now();
         const bool first = !atomic_exchange(&interrupted, true), another = stop_signal_is_another(now - interrupted_at);
         interrupted_at = now;
-        if (interrupts && (first || another))
-            write_signal_words(first ? stop_signal_first_words : stop_signal_final_error);
+        const char *words = first ? stop_signal_first_words : stop_signal_final_error;
+        struct pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT}; /* a terminal on hold is not waited for */
+        if (interrupts && (first || another) && announces && poll(&ready, 1, 0) == 1) {
+            ssize_t ignored = write(STDERR_FILENO, words, strlen(words));
+            (void)ignored;
+        }
         if (interrupts && !first && another) _exit(STATUS_INTERRUPTED);
     }
     errno = reason;

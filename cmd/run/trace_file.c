@@ -176,15 +176,13 @@ static enum status start_recording(struct trace_file *t, struct error *err)
 enum status trace_file_begin(struct trace_file *t, struct engine *engine, struct error *err)
 {
     struct error why;
-    double *all = memory_alloc((size_t)engine->world * sizeof *all), now;
-    enum status status = comm_barrier(engine->comm, err);
-    now = seconds_now();
-    if (status == STATUS_OK) status = comm_exchange(engine->comm, &now, sizeof now, all, err);
+    OWNED double *all = memory_alloc((size_t)engine->world * sizeof *all);
+    TRY(comm_barrier(engine->comm, err));
+    const double now = seconds_now();
+    TRY(comm_exchange(engine->comm, &now, sizeof now, all, err));
     t->zero = now; /* the first of the times that the ranks of a node, which share a clock, take at the barrier */
-    for (int r = 0; status == STATUS_OK && r < engine->world; r++)
+    for (int r = 0; r < engine->world; r++)
         if (engine->world == 1 || engine->boot->places[r].node == engine->boot->node) t->zero = fmin(t->zero, all[r]);
-    free(all);
-    TRY(status);
     t->engine = engine;
     stream_sync(zero_stream(engine->zero));
     t->on = start_recording(t, &why) == STATUS_OK;
@@ -199,59 +197,52 @@ enum status trace_file_begin(struct trace_file *t, struct engine *engine, struct
 
 /* ---- the file ------------------------------------------------------------ */
 
-static void write_record(FILE *out, int rank, const struct trace_record *r, const struct tensor_table *table)
-{
-    static const char *const kinds[] = {[SPAN_OP] = "op", [SPAN_PHASE] = "phase", [SPAN_COLLECTIVE] = "collective"};
-    const char *unit = r->unit >= 0 && r->unit < table->num_units ? table->units[r->unit].name : NULL;
-    const int64_t length = r->end > r->start ? r->end - r->start : 0;
-    fprintf(out,
-            ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%" PRId64 ".%03d,\"dur\":%" PRId64 ".%03d,\"name\":\"%s",
-            rank, r->row, r->start / 1000, (int)(r->start % 1000), length / 1000, (int)(length % 1000), r->name);
-    if (r->kind == SPAN_PHASE && unit)
-        fprintf(out, " %s", unit);
-    else if (r->step > 0)
-        fprintf(out, " %" PRId64, r->step);
-    fprintf(out, "\",\"cat\":\"%s\",\"args\":{", r->row == ROW_HOST ? "host" : kinds[r->kind]);
-    if (unit) fprintf(out, "\"unit\":\"%s\"", unit);
-    if (r->bytes > 0) fprintf(out, "%s\"bytes\":%" PRId64, unit ? "," : "", r->bytes);
-    if (r->flops > 0) fprintf(out, "%s\"gflop\":%.6g", unit || r->bytes > 0 ? "," : "", r->flops / 1e9);
-    fprintf(out, "}}");
-}
-
-static void write_rank(FILE *out, int rank, const struct trace_head *head)
-{
-    static const char *const rows[ROWS] = {"host", "compute stream", "communication stream", "other streams"};
-    fprintf(out,
-            "%s\n{\"ph\":\"M\",\"pid\":%d,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"rank %d on %s\"}}",
-            rank ? "," : "", rank, rank, head->host);
-    fprintf(out, ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":0,\"name\":\"process_sort_index\",\"args\":{\"sort_index\":%d}}",
-            rank, rank);
-    for (int row = 0; row < ROWS; row++)
-        fprintf(out, ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"%s\"}}",
-                rank, row, rows[row]);
-}
-
 /* Gets the records of `rank` on all ranks; rank 0 (out not NULL) writes them. */
 static enum status pass_records(struct trace_file *t, int rank, FILE *out, int64_t *dropped, struct error *err)
 {
     enum { AT_ONCE = COMM_EXCHANGE_MAX / sizeof(struct trace_record) };
+    static const char *const rows[ROWS] = {"host", "compute stream", "communication stream", "other streams"};
+    static const char *const kinds[] = {[SPAN_OP] = "op", [SPAN_PHASE] = "phase", [SPAN_COLLECTIVE] = "collective"};
     const struct engine *engine = t->engine;
     struct trace_head head = {.count = t->count, .dropped = t->dropped};
-    struct trace_record *piece = memory_alloc(AT_ONCE * sizeof *piece);
+    OWNED struct trace_record *piece = memory_alloc(AT_ONCE * sizeof *piece);
     snprintf(head.host, sizeof head.host, "%.63s", engine->boot->host);
-    enum status status = comm_broadcast(engine->comm, &head, sizeof head, rank, err);
-    if (status == STATUS_OK && out) write_rank(out, rank, &head);
+    TRY(comm_broadcast(engine->comm, &head, sizeof head, rank, err));
+    if (out)
+        fprintf(out,
+                "%s\n{\"ph\":\"M\",\"pid\":%d,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"rank %d on "
+                "%s\"}},\n{\"ph\":\"M\",\"pid\":%d,\"tid\":0,\"name\":\"process_sort_index\",\"args\":{"
+                "\"sort_index\":%d}}",
+                rank ? "," : "", rank, rank, head.host, rank, rank);
+    for (int row = 0; out && row < ROWS; row++)
+        fprintf(out, ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_name\",\"args\":{\"name\":\"%s\"}}",
+                rank, row, rows[row]);
     *dropped += head.dropped;
-    for (int64_t at = 0; status == STATUS_OK && at < head.count; at += AT_ONCE) {
+    for (int64_t at = 0; at < head.count; at += AT_ONCE) {
         size_t count = (size_t)(head.count - at < AT_ONCE ? head.count - at : AT_ONCE);
         if (engine->rank == rank) memcpy(piece, t->records + at, count * sizeof *piece);
-        status = comm_broadcast(engine->comm, piece, count * sizeof *piece, rank, err);
-        for (size_t i = 0; out && status == STATUS_OK && i < count; i++)
-            write_record(out, rank, &piece[i], &engine->table);
+        TRY(comm_broadcast(engine->comm, piece, count * sizeof *piece, rank, err));
+        for (const struct trace_record *r = piece; out && r < piece + count; r++) {
+            const bool known = r->unit >= 0 && r->unit < engine->table.num_units;
+            const char *unit = known ? engine->table.units[r->unit].name : NULL;
+            const int64_t length = r->end > r->start ? r->end - r->start : 0;
+            fprintf(
+                out,
+                ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%" PRId64 ".%03d,\"dur\":%" PRId64 ".%03d,\"name\":\"%s",
+                rank, r->row, r->start / 1000, (int)(r->start % 1000), length / 1000, (int)(length % 1000), r->name);
+            if (r->kind == SPAN_PHASE && unit)
+                fprintf(out, " %s", unit);
+            else if (r->step > 0)
+                fprintf(out, " %" PRId64, r->step);
+            fprintf(out, "\",\"cat\":\"%s\",\"args\":{", r->row == ROW_HOST ? "host" : kinds[r->kind]);
+            if (unit) fprintf(out, "\"unit\":\"%s\"", unit);
+            if (r->bytes > 0) fprintf(out, "%s\"bytes\":%" PRId64, unit ? "," : "", r->bytes);
+            if (r->flops > 0) fprintf(out, "%s\"gflop\":%.6g", unit || r->bytes > 0 ? "," : "", r->flops / 1e9);
+            fprintf(out, "}}");
+        }
         heartbeat_beat();
     }
-    free(piece);
-    return status;
+    return STATUS_OK;
 }
 
 static void close_file(const struct trace_file *t, FILE *out, int64_t dropped)

@@ -5,6 +5,7 @@
 #include "cmd/run/stop_signal.h"
 #include "core/faults.h"
 #include "core/flight/flight.h"
+#include "gpu/host_pages.h"
 
 #include <sys/resource.h>
 #ifdef _OPENMP
@@ -161,15 +162,15 @@ static enum status agree_on_memory(struct run *run, bool *there, struct error *e
 {
     struct background_save *b = run->background;
     const int world = run->boot->world;
-    char own[256] = "", (*all)[256] = memory_zeroed((size_t)world, sizeof *all); /* refusals; "": none */
-    char size[SIZE_TEXT_MAX];
+    OWNED char(*all)[256] = memory_zeroed((size_t)world, sizeof *all); /* refusals; "": none */
+    char own[sizeof *all] = "";
     int refused = 0;
     if (b->refusal.code != STATUS_OK)
         snprintf(own, sizeof own, "%.*s", (int)strcspn(b->refusal.text, ";"), b->refusal.text);
-    enum status status = comm_exchange(run->comm, own, sizeof own, all, err);
-    while (status == STATUS_OK && refused < world && !*all[refused]) refused++;
+    TRY(comm_exchange(run->comm, own, sizeof own, all, err));
+    while (refused < world && !*all[refused]) refused++;
     *there = refused == world;
-    if (status == STATUS_OK && !*there) {
+    if (!*there) {
         b->memory = COPY_NEVER;
         memory_snapshot_free(&run->engine);
         zero_keep_snapshot(run->engine.zero, false);
@@ -177,10 +178,9 @@ static enum status agree_on_memory(struct run *run, bool *there, struct error *e
         if (run->boot->rank == 0)
             log_info("training waits for checkpoints (checkpoint.writer.decoupled): rank %d has no memory for its copy "
                      "of %s: %s",
-                     refused, size_round(zero_snapshot_bytes(run->engine.zero), size), all[refused]);
+                     refused, SIZE(round, zero_snapshot_bytes(run->engine.zero)), all[refused]);
     }
-    free(all);
-    return status;
+    return STATUS_OK;
 }
 
 /* A thread of its own: training waits for it, or will, so it comes before the writer, and has all cores. */
@@ -190,7 +190,7 @@ static void *take_memory(void *argument)
 #ifdef _OPENMP
     omp_set_num_threads(b->engine->device->threads);
 #endif
-    memory_snapshot_take(b->engine, &b->refusal);
+    host_pages_new(b->engine->snapshot_bytes, &b->engine->snapshot, &b->refusal); /* maps and touches it */
     return NULL;
 }
 
@@ -206,22 +206,6 @@ enum status background_save_expect(struct run *run, struct error *err)
         b->taking = thread_start(&b->taker, 0, take_memory, b) == 0;
         if (!b->taking) take_memory(b);
     }
-    return STATUS_OK;
-}
-
-/* Waits until the memory is there, or will not come. Collective, with no step under way: pinning may wait for it. */
-static enum status settle_memory(struct run *run, struct error *err)
-{
-    struct background_save *b = run->background;
-    const double start = seconds_now();
-    bool there;
-    if (b->memory != COPY_TAKEN_NOW) return STATUS_OK;
-    if (b->taking) pthread_join(b->taker, NULL); /* it has the heartbeats */
-    b->taking = false;
-    if (b->refusal.code == STATUS_OK) memory_snapshot_place(&run->engine, &b->refusal);
-    TRY(agree_on_memory(run, &there, err));
-    if (there) b->memory = COPY_THERE;
-    run->deadline.saved += seconds_now() - start;
     return STATUS_OK;
 }
 
@@ -368,10 +352,20 @@ static enum status fail_save(struct run *run, enum status status, struct error *
     return STATUS_OK;
 }
 
-/* The run ends without its last checkpoint: adds for how long it was tried, and where the run can be resumed. */
-static enum status explain_last_save_lost(const struct run *run, struct error *err)
+static enum status give_up_save(struct run *run, struct error *err)
 {
+    struct background_save *b = run->background;
+    end_save(run);
+    if (!b->here || !b->last) {
+        run->checkpoints_lost++;
+        if (run->boot->rank == 0)
+            log_warn("the checkpoint of step %" PRId64 " could not be written, training continues without it: %s",
+                     b->position.step, b->failure.text);
+        return STATUS_OK;
+    }
+    /* the run ends without its last checkpoint: for how long it was tried, and where the run can be resumed */
     char next[FS_PATH_MAX + 100], before[64] = "";
+    *err = b->failure;
     if (run->newest_step >= 0)
         snprintf(next, sizeof next, "--resume %s continues from step %" PRId64 ", its newest checkpoint",
                  run->folder.path, run->newest_step);
@@ -380,28 +374,13 @@ static enum status explain_last_save_lost(const struct run *run, struct error *e
     if (run->checkpoints_lost > 0) snprintf(before, sizeof before, ", nor could %d before it", run->checkpoints_lost);
     error_prefix(err,
                  "the checkpoint of step %" PRId64 ", the last one of this start, could not be written in %.0f s%s",
-                 run->background->position.step, seconds_now() - run->background->began, before);
+                 b->position.step, seconds_now() - b->began, before);
     size_t used = strlen(err->text);
     if (strstr(err->text, "; hint: "))
         snprintf(err->text + used, sizeof err->text - used, "; then %s", next);
     else
         error_hint(err, "when that works again, %s", next);
-    return err->code;
-}
-
-static enum status give_up_save(struct run *run, struct error *err)
-{
-    struct background_save *b = run->background;
-    end_save(run);
-    if (b->here && b->last) {
-        *err = b->failure;
-        return run_agree(run, explain_last_save_lost(run, err), err);
-    }
-    run->checkpoints_lost++;
-    if (run->boot->rank == 0)
-        log_warn("the checkpoint of step %" PRId64 " could not be written, training continues without it: %s",
-                 b->position.step, b->failure.text);
-    return STATUS_OK;
+    return run_agree(run, err->code, err);
 }
 
 void background_save_vote(struct run *run, double votes[BACKGROUND_VOTES])
@@ -471,8 +450,17 @@ enum status save_checkpoint(struct run *run, bool last, struct error *err)
     TRY(background_save_wait(run, last || run->stop, err));
     const bool copies = !last && !run->stop;
     if (copies) TRY(background_save_expect(run, err));
-    TRY(integrity_compare_replicas(run, err)); /* a checkpoint takes a slice from each rank: it would be a mixture */
-    if (copies) TRY(settle_memory(run, err));
+    TRY(integrity_compare_replicas(run, err));   /* a checkpoint takes a slice from each rank: it would be a mixture */
+    if (copies && b->memory == COPY_TAKEN_NOW) { /* no step is under way: pinning may wait for it */
+        const double waits = seconds_now();
+        bool there;
+        if (b->taking) pthread_join(b->taker, NULL); /* it has the heartbeats */
+        b->taking = false;
+        if (b->refusal.code == STATUS_OK) memory_snapshot_place(&run->engine, &b->refusal);
+        TRY(agree_on_memory(run, &there, err));
+        if (there) b->memory = COPY_THERE;
+        run->deadline.saved += seconds_now() - waits;
+    }
     if (copies && b->memory == COPY_THERE) { /* while training continues */
         const double copying = seconds_now();
         ASSERT(!run->position.evaluation_due);

@@ -58,36 +58,13 @@ static bool resume_same_pretrained(const struct checkpoint *checkpoint, const st
 /* Whether data.train is the data that the run began with, wherever they are. False if it cannot be told. */
 static bool resume_same_data(const struct checkpoint *checkpoint, const struct run_spec *spec)
 {
-    json_t *whole = spec_to_json(spec);
+    json_auto_t *whole = spec_to_json(spec);
     bool changed = !json_equal(json_object_get(whole, "data.train"), json_object_get(checkpoint->spec, "data.train"));
-    json_decref(whole);
     if (!changed || !checkpoint->data_fingerprint.first) return false;
     struct error unread;
-    struct train_sources sources;
-    bool same = train_sources_open(spec, INT32_MAX, &sources, &unread) == STATUS_OK &&
-                data_fingerprint_equal(&sources.fingerprint, &checkpoint->data_fingerprint);
-    train_sources_release(&sources);
-    return same;
-}
-
-static enum status resume_compare_specs(const struct checkpoint *checkpoint, const struct run_spec *spec, int world,
-                                        bool print, struct error *err)
-{
-    struct spec_report report = {0};
-    enum status status = resume_compare_models(checkpoint, spec, &report.errors, err);
-    bool same_model = status == STATUS_OK && report.errors.count == 0 && resume_same_pretrained(checkpoint, spec);
-    spec_compare(spec, checkpoint->spec, same_model, resume_same_data(checkpoint, spec), &report);
-    if (print) {
-        for (int i = 0; i < report.errors.count; i++) log_line(PRINTABLE(report.errors.items[i]));
-        for (int i = 0; i < report.notices.count; i++) log_info("%s", report.notices.items[i]);
-        if (checkpoint->world != world)
-            log_detail("the world size was %d in the checkpoint and is %d now", checkpoint->world, world);
-    }
-    if (report.errors.count > 0) /* differences explain more than a model that cannot be read */
-        status = error_set(err, STATUS_USAGE, "cannot resume from '%s' (%d difference%s): %s", checkpoint->path,
-                           report.errors.count, report.errors.count == 1 ? "" : "s", report.errors.items[0]);
-    spec_report_release(&report);
-    return status;
+    RELEASED(train_sources_release) struct train_sources sources = {0};
+    return train_sources_open(spec, INT32_MAX, &sources, &unread) == STATUS_OK &&
+           data_fingerprint_equal(&sources.fingerprint, &checkpoint->data_fingerprint);
 }
 
 enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *spec, int world, const char *source,
@@ -96,38 +73,40 @@ enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *s
     TRY(spec_resolve_batch_resumed(spec, world, source, checkpoint->spec, checkpoint->world, err));
     spec_resolve_resumed(spec, checkpoint->spec);
     if (tokenizer_folder_has(checkpoint->path)) spec_resolve_tokenizer_resumed(spec, checkpoint->path);
-    return resume_compare_specs(checkpoint, spec, world, print, err);
-}
-
-static void resume_log_rewind(const struct checkpoint_rewind *rewind)
-{
-    if (*rewind->from)
-        log_info("would rename '%s/%s' to '%s': the run continues from it", rewind->dir, rewind->from, rewind->name);
-    if (rewind->taken)
-        log_info("would move aside '%s/%s' as '%s.aside-%d'", rewind->dir, rewind->name, rewind->name, rewind->number);
-    for (int i = 0; i < rewind->count; i++)
-        if (rewind->moves[i].damaged)
-            log_info("would move aside '%s/%s', which is damaged", rewind->dir, rewind->moves[i].name);
-        else
-            log_info("would move aside '%s/%s' as '%s.aside-%d'", rewind->dir, rewind->moves[i].name,
-                     rewind->moves[i].name, rewind->number);
+    RELEASED(spec_report_release) struct spec_report report = {0};
+    const enum status status = resume_compare_models(checkpoint, spec, &report.errors, err);
+    bool same_model = status == STATUS_OK && report.errors.count == 0 && resume_same_pretrained(checkpoint, spec);
+    spec_compare(spec, checkpoint->spec, same_model, resume_same_data(checkpoint, spec), &report);
+    if (print) {
+        for (int i = 0; i < report.errors.count; i++) log_line(PRINTABLE(report.errors.items[i]));
+        for (int i = 0; i < report.notices.count; i++) log_info("%s", report.notices.items[i]);
+        if (checkpoint->world != world)
+            log_detail("the world size was %d in the checkpoint and is %d now", checkpoint->world, world);
+    }
+    if (report.errors.count == 0) return status; /* differences explain more than a model that cannot be read */
+    return error_set(err, STATUS_USAGE, "cannot resume from '%s' (%d difference%s): %s", checkpoint->path,
+                     report.errors.count, PLURAL(report.errors.count), report.errors.items[0]);
 }
 
 enum status resume_dry(const char *resume, const struct run_home *home, struct run_spec *spec, int world,
                        const char *source, struct error *err)
 {
-    enum status status;
-    struct checkpoint *checkpoint;
-    struct checkpoint_rewind rewind = {.count = 0};
+    RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
+    RELEASED(checkpoint_rewind_release) struct checkpoint_rewind rewind = {0};
     TRY(checkpoint_open(resume, resume_names_run(resume), &checkpoint, err));
-    TRY_END(resume_check(checkpoint, spec, world, source, true, err));
-    TRY_END(resume_plan_rewind(resume, home, checkpoint, &rewind, err));
+    TRY(resume_check(checkpoint, spec, world, source, true, err));
+    TRY(resume_plan_rewind(resume, home, checkpoint, &rewind, err));
     log_info("would resume from %s at step %" PRId64, checkpoint->path, checkpoint->position.step);
-    resume_log_rewind(&rewind);
-end:
-    checkpoint_rewind_release(&rewind);
-    checkpoint_close(checkpoint);
-    return status;
+    if (*rewind.from)
+        log_info("would rename '%s/%s' to '%s': the run continues from it", rewind.dir, rewind.from, rewind.name);
+    if (rewind.taken)
+        log_info("would move aside '%s/%s' as '%s.aside-%d'", rewind.dir, rewind.name, rewind.name, rewind.number);
+    for (const struct rewind_move *move = rewind.moves; move < rewind.moves + rewind.count; move++)
+        if (move->damaged)
+            log_info("would move aside '%s/%s', which is damaged", rewind.dir, move->name);
+        else
+            log_info("would move aside '%s/%s' as '%s.aside-%d'", rewind.dir, move->name, move->name, rewind.number);
+    return STATUS_OK;
 }
 
 void begin_next_epoch(struct train_position *position)
@@ -208,7 +187,8 @@ static enum status resume_verify_share(const struct together *all, const struct 
                                        enum status status, bool *unknown, struct error *err)
 {
     const int rank = comm_rank(all->comm), world = comm_world(all->comm);
-    struct report own = {.unknown = status != STATUS_OK}, *reports = memory_zeroed((size_t)world, sizeof *reports);
+    struct report own = {.unknown = status != STATUS_OK};
+    OWNED struct report *reports = memory_zeroed((size_t)world, sizeof *reports);
     int lowest;
     if (status == STATUS_OK) status = checkpoint_verify_part(checkpoint, rank, world, err);
     if (status != STATUS_OK) {
@@ -226,7 +206,6 @@ static enum status resume_verify_share(const struct together *all, const struct 
             error_blame(err, lowest, FAILURE_NONE);
         }
     }
-    free(reports);
     return status;
 }
 
@@ -273,28 +252,23 @@ static enum status lead(struct together *all, const char *resume, struct checkpo
     return status;
 }
 
-static enum status resume_follow_rank0(struct together *all, struct checkpoint **checkpoint, struct error *err)
-{
-    struct order order;
-    struct error ignored;
-    for (;;) {
-        TRY(comm_broadcast(all->comm, &order, sizeof order, 0, err));
-        if (order.kind == ORDER_TAKE && *checkpoint && !strcmp((*checkpoint)->path, order.path))
-            return STATUS_OK; /* as it was verified */
-        checkpoint_close(*checkpoint);
-        *checkpoint = NULL;
-        if (order.kind == ORDER_END) return STATUS_OK;
-        if (order.kind == ORDER_TAKE) return open_named(all, order.path, checkpoint, err);
-        bool unknown;
-        enum status status = open_named(all, order.path, checkpoint, &ignored);
-        resume_verify_share(all, *checkpoint, status, &unknown, &ignored); /* the outcome is rank 0's to judge */
-    }
-}
-
 enum status resume_open(struct comm *comm, const char *host, const char *resume, const struct retry *retry,
                         struct checkpoint **checkpoint, struct error *err)
 {
     struct together all = {.comm = comm, .host = host, .retry = retry};
     *checkpoint = NULL;
-    return comm_rank(comm) == 0 ? lead(&all, resume, checkpoint, err) : resume_follow_rank0(&all, checkpoint, err);
+    if (comm_rank(comm) == 0) return lead(&all, resume, checkpoint, err);
+    for (struct order order;;) { /* follows rank 0 */
+        TRY(comm_broadcast(comm, &order, sizeof order, 0, err));
+        if (order.kind == ORDER_TAKE && *checkpoint && !strcmp((*checkpoint)->path, order.path))
+            return STATUS_OK; /* as it was verified */
+        checkpoint_close(*checkpoint);
+        *checkpoint = NULL;
+        if (order.kind == ORDER_END) return STATUS_OK;
+        if (order.kind == ORDER_TAKE) return open_named(&all, order.path, checkpoint, err);
+        bool unknown;
+        struct error ignored; /* the outcome is rank 0's to judge */
+        const enum status status = open_named(&all, order.path, checkpoint, &ignored);
+        resume_verify_share(&all, *checkpoint, status, &unknown, &ignored);
+    }
 }

@@ -238,7 +238,6 @@ static void fail_job(struct job *job, int rank, enum failure failure, bool said,
 static enum status explain_kill(const struct job *job, int signal_number, char text[256])
 {
     struct machine_memory machine;
-    char limit[SIZE_TEXT_MAX], plan[SIZE_TEXT_MAX];
     uint64_t planned = 0; /* as far as it is known */
     *text = '\0';
     if (signal_number != SIGKILL || machine_memory_kills("") == job->memory_kills) return STATUS_PEER;
@@ -251,8 +250,8 @@ static enum status explain_kill(const struct job *job, int signal_number, char t
     snprintf(text, 256,
              ": it ran out of memory; the control group's limit is %s, and the plan%s of %d rank%s take%s %s of it; "
              "hint: a higher limit, fewer ranks, or what `ztrain plan` shows",
-             size_round((int64_t)machine.limit, limit), job->ranks == 1 ? "" : "s", job->ranks,
-             job->ranks == 1 ? "" : "s", job->ranks == 1 ? "s" : "", size_round((int64_t)planned, plan));
+             SIZE(round, machine.limit), PLURAL(job->ranks), job->ranks, PLURAL(job->ranks), job->ranks == 1 ? "s" : "",
+             SIZE(round, planned));
     return STATUS_DEVICE;
 }
 
@@ -336,20 +335,6 @@ static void supervise_forward(struct job *job, int signal_number)
     }
 }
 
-static void supervise_take_signals(struct job *job)
-{
-    struct signalfd_siginfo info;
-    while (read(job->signals, &info, sizeof info) == (ssize_t)sizeof info) {
-        if (info.ssi_signo == SIGINT) take_interrupt(job);
-        supervise_forward(job, (int)info.ssi_signo);
-        if (info.ssi_signo == SIGTSTP) {
-            signal_ranks(job, SIGSTOP, false);
-            raise(SIGSTOP);
-            signal_ranks(job, SIGCONT, false);
-        }
-    }
-}
-
 /* The job's exit code once all ranks have ended. *unsaid: the error, if no rank has printed it; else code STATUS_OK. */
 static int job_exit_code(struct job *job, struct error *unsaid)
 {
@@ -396,7 +381,14 @@ static enum status run_ranks(struct job *job, struct error *err)
         const double wait = supervise_check_time(job);
         poll(fds, n, isfinite(wait) ? (int)(wait * 1000) + 1 : -1);
         pump_all_lines(job, false);
-        supervise_take_signals(job);
+        for (struct signalfd_siginfo info; read(job->signals, &info, sizeof info) == (ssize_t)sizeof info;) {
+            if (info.ssi_signo == SIGINT) take_interrupt(job);
+            supervise_forward(job, (int)info.ssi_signo);
+            if (info.ssi_signo != SIGTSTP) continue;
+            signal_ranks(job, SIGSTOP, false);
+            raise(SIGSTOP);
+            signal_ranks(job, SIGCONT, false);
+        }
         for (int r = 0, code; r < job->ranks; r++)
             if (job->children[r].running && waitpid(job->children[r].pid, &code, WNOHANG) == job->children[r].pid)
                 rank_ended(job, r, code);

@@ -17,19 +17,6 @@ struct evaluation {
     int64_t batches;      /* that are counted since */
 };
 
-static void evaluation_init(struct evaluation *e, const struct engine *t)
-{
-    *e = (struct evaluation){.classes = t->desc.num_labels};
-    e->losses = memory_zeroed((size_t)t->turns, sizeof *e->losses);
-    e->all = memory_zeroed((size_t)(t->world * t->turns), sizeof *e->all);
-    e->num_sums = 1 + CLASS_COUNT_ROWS * (int)e->classes;
-    e->sums = memory_zeroed((size_t)e->num_sums, sizeof *e->sums);
-    if (!e->classes) return;
-    const int32_t max_seqs = token_stream_limits(&t->validation_config).max_seqs;
-    e->logits = memory_zeroed((size_t)max_seqs * (size_t)e->classes, sizeof *e->logits);
-    e->counts = e->sums + 1;
-}
-
 /* Adds up losses on the device, targets and predictions in e. A stop leaves the rest to the resumed run. */
 static enum status evaluate_stream(struct run *run, struct token_stream *stream, struct evaluation *e,
                                    struct error *err)
@@ -57,28 +44,19 @@ static enum status evaluate_stream(struct run *run, struct token_stream *stream,
     }
 }
 
-/* Puts the result into the position, the same on all ranks. Without targets there is none. */
-static void note_scores(struct run *run, double targets, double loss, const struct class_scores *scores)
-{
-    const double values[EVAL_METRIC_COUNT] = {
-        [EVAL_METRIC_LOSS] = loss,
-        [EVAL_METRIC_ACCURACY] = scores ? scores->accuracy : NAN,
-        [EVAL_METRIC_F1] = scores ? scores->f1 : NAN,
-    };
-    struct train_position *position = &run->position;
-    position->scores = (struct eval_scores){.known = targets > 0, .data = run->engine.evaluation_data};
-    for (int i = 0; i < EVAL_METRIC_COUNT; i++) position->scores.values[i] = isfinite(values[i]) ? values[i] : NAN;
-}
-
+/* Puts the result into the position, the same on all ranks; rank 0 tells it. Without targets there is none. */
 static enum status report(struct run *run, const struct evaluation *e, struct error *err)
 {
-    const struct train_position *position = &run->position;
-    struct class_scores scores;
+    struct train_position *position = &run->position;
+    struct class_scores scores = {.accuracy = NAN, .f1 = NAN};
     double sum = 0;
     for (int v = 0; v < run->engine.world * run->engine.turns; v++) sum += e->all[v];
     const double loss = run_mean_loss(sum, e->sums[0]);
     if (e->counts) scores = class_scores_of(e->counts, e->classes);
-    note_scores(run, e->sums[0], loss, e->counts ? &scores : NULL);
+    const double values[EVAL_METRIC_COUNT] = {
+        [EVAL_METRIC_LOSS] = loss, [EVAL_METRIC_ACCURACY] = scores.accuracy, [EVAL_METRIC_F1] = scores.f1};
+    position->scores = (struct eval_scores){.known = e->sums[0] > 0, .data = run->engine.evaluation_data};
+    for (int i = 0; i < EVAL_METRIC_COUNT; i++) position->scores.values[i] = isfinite(values[i]) ? values[i] : NAN;
     if (!run->metrics) return STATUS_OK;
     TRY(metrics_eval(run->metrics, position->step, position->epoch, loss, (int64_t)e->sums[0],
                      e->counts ? &scores : NULL, err));
@@ -97,11 +75,10 @@ static enum status report(struct run *run, const struct evaluation *e, struct er
 static enum status gather_losses(const struct run *run, struct evaluation *e, struct error *err)
 {
     const int world = run->engine.world, turns = run->engine.turns;
-    double *of_ranks = memory_zeroed((size_t)(world * turns), sizeof *of_ranks);
-    const enum status status = comm_exchange(run->comm, e->losses, (size_t)turns * sizeof *e->losses, of_ranks, err);
+    OWNED double *of_ranks = memory_zeroed((size_t)(world * turns), sizeof *of_ranks);
+    TRY(comm_exchange(run->comm, e->losses, (size_t)turns * sizeof *e->losses, of_ranks, err));
     for (int v = 0; v < world * turns; v++) e->all[v] = of_ranks[v % world * turns + v / world];
-    free(of_ranks);
-    return status;
+    return STATUS_OK;
 }
 
 /* comm_sum() takes COMM_EXCHANGE_MAX bytes at a time. */
@@ -144,18 +121,6 @@ static void start_from(struct run *run, const struct eval_part *part, struct eva
     if (leads) memcpy(e->sums, part->counts, (size_t)part->num_counts * sizeof *part->counts);
 }
 
-static enum status continue_part(struct run *run, struct evaluation *e, struct error *err)
-{
-    struct eval_part part = {.samples = 0};
-    if (!run->evaluation_part) return STATUS_OK;
-    enum status status = eval_part_from_json(run->evaluation_part, "the checkpoint", &part, err);
-    if (status == STATUS_OK) start_from(run, &part, e);
-    eval_part_release(&part);
-    json_decref(run->evaluation_part);
-    run->evaluation_part = NULL;
-    return status;
-}
-
 /* Keeps what is done of an evaluation, for its checkpoint. Without it (a loss is not finite) all is done again. */
 static enum status keep_part(struct run *run, struct evaluation *e, struct error *err)
 {
@@ -182,7 +147,13 @@ static enum status evaluate(struct run *run, struct evaluation *e, struct error 
 {
     struct engine *t = &run->engine;
     struct token_stream *stream = NULL;
-    TRY(continue_part(run, e, err));
+    if (run->evaluation_part) {
+        RELEASED(eval_part_release) struct eval_part part = {.samples = 0};
+        TRY(eval_part_from_json(run->evaluation_part, "the checkpoint", &part, err));
+        start_from(run, &part, e);
+        json_decref(run->evaluation_part);
+        run->evaluation_part = NULL;
+    }
     struct token_stream_config rest = t->validation_config;
     rest.first_sample = e->first_sample;
     const size_t bytes = (size_t)t->turns * sizeof *e->losses;
@@ -202,10 +173,19 @@ static enum status evaluate(struct run *run, struct evaluation *e, struct error 
 
 enum status run_evaluate(struct run *run, struct error *err)
 {
-    struct evaluation e;
+    const struct engine *t = &run->engine;
+    struct evaluation e = {.classes = t->desc.num_labels};
     flight_phase(FLIGHT_EVALUATION);
-    evaluation_init(&e, &run->engine);
-    enum status status = evaluate(run, &e, err);
+    e.losses = memory_zeroed((size_t)t->turns, sizeof *e.losses);
+    e.all = memory_zeroed((size_t)(t->world * t->turns), sizeof *e.all);
+    e.num_sums = 1 + CLASS_COUNT_ROWS * (int)e.classes;
+    e.sums = memory_zeroed((size_t)e.num_sums, sizeof *e.sums);
+    if (e.classes) {
+        const int32_t max_seqs = token_stream_limits(&t->validation_config).max_seqs;
+        e.logits = memory_zeroed((size_t)max_seqs * (size_t)e.classes, sizeof *e.logits);
+        e.counts = e.sums + 1;
+    }
+    const enum status status = evaluate(run, &e, err);
     free(e.losses);
     free(e.all);
     free(e.sums);

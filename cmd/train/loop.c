@@ -27,20 +27,6 @@
 
 /* ---- a step -------------------------------------------------------------- */
 
-static void note_sources(const struct run *run, const struct batch *last, struct pending_step *pending)
-{
-    const struct mixture *mixture = run->engine.train_config.mixture;
-    if (!mixture) return;
-    pending->metrics.sources = pending->sources;
-    pending->metrics.num_sources = mixture->order.count;
-    for (int i = 0; i < mixture->order.count; i++)
-        pending->sources[i] =
-            (struct source_metrics){.path = run->spec->data.train.items[i],
-                                    .samples = last->source_samples[i],
-                                    .epochs = (double)last->source_samples[i] / (double)mixture->sizes[i],
-                                    .targets = last->source_targets[i]};
-}
-
 static void note_step(struct run *run, const struct train_step *step, struct pending_step *pending)
 {
     struct engine *t = &run->engine;
@@ -49,7 +35,18 @@ static void note_step(struct run *run, const struct train_step *step, struct pen
     m->epoch = step->last.epoch;
     pending->targets = step->last.step_targets;
     pending->tokens = step->last.step_tokens;
-    note_sources(run, &step->last, pending);
+    const struct mixture *mixture = t->train_config.mixture;
+    if (mixture) {
+        m->sources = pending->sources;
+        m->num_sources = mixture->order.count;
+    }
+    for (int i = 0; i < m->num_sources; i++) {
+        const int64_t samples = step->last.source_samples[i];
+        pending->sources[i] = (struct source_metrics){.path = run->spec->data.train.items[i],
+                                                      .samples = samples,
+                                                      .epochs = (double)samples / (double)mixture->sizes[i],
+                                                      .targets = step->last.source_targets[i]};
+    }
     m->seconds.data = step->data_seconds;
     double phases[PHASE_COUNT];
     phase_times_read(t->phase_times, phases);
@@ -140,22 +137,6 @@ static enum status loop_check_divergence(const struct run *run, const struct zer
     return STATUS_OK;
 }
 
-static void advance_position(struct train_position *position, const struct pending_step *pending,
-                             const struct zero_result *result)
-{
-    position->step++;
-    position->step_in_epoch++;
-    position->scores.known = position->stopped_early = false;
-    position->tokens += pending->tokens;
-    position->optimizer_step = result->optimizer_step;
-    position->scaler = result->scaler;
-    if (isfinite(result->loss_sum)) {
-        position->epoch_loss_sum += result->loss_sum;
-        position->epoch_targets += pending->targets;
-    }
-    position->skipped_in_row = result->skipped ? position->skipped_in_row + 1 : 0;
-}
-
 /* The GPU works on one step while the host enqueues the next; after a pause it was idle until the step's own start. */
 static void complete_metrics(struct run *run, struct pending_step *pending, const struct zero_result *result)
 {
@@ -192,8 +173,8 @@ static enum status loop_report_spike(struct run *run, const struct step_metrics 
     if (!loss_mean_take(&run->position.mean_loss, run->spec->train.spike_factor, m->loss) || !run->metrics)
         return STATUS_OK;
     const size_t count = (size_t)t->train_config.batch_size;
-    int64_t *samples = memory_alloc(count * sizeof *samples);
-    int *sources = memory_alloc(count * sizeof *sources);
+    OWNED int64_t *samples = memory_alloc(count * sizeof *samples);
+    OWNED int *sources = memory_alloc(count * sizeof *sources);
     token_stream_step_samples(&t->train_config, m->step, samples, sources);
     const struct spike_metrics spike = {.of = m,
                                         .mean = run->position.mean_loss.steps ? mean : NAN,
@@ -210,22 +191,25 @@ static enum status loop_report_spike(struct run *run, const struct step_metrics 
                  m->step, m->loss, spike.factor, spike.mean);
     else
         log_warn("step %" PRId64 ": the loss is not finite; metrics.jsonl names the step's samples", m->step);
-    const enum status status = metrics_spike(run->metrics, &spike, err);
-    free(samples);
-    free(sources);
-    return status;
+    return metrics_spike(run->metrics, &spike, err);
+}
+
+static bool loop_is_multiple(int64_t step, int64_t interval)
+{
+    return interval && step % interval == 0;
 }
 
 /* Whether the hash of the parameters after this step is computed: then no later step is under way. */
 static bool loop_hashes(const struct run *run, int64_t step)
 {
-    return run->replay ? replay_wants_hash(run, step) : run_hash_is_due(run, step);
+    return run->replay ? replay_wants_hash(run, step) : loop_is_multiple(step, run->spec->train.hash_interval_steps);
 }
 
 /* The oldest step that is under way. */
 static enum status loop_collect_step(struct run *run, struct error *err)
 {
-    struct pending_step *pending = &run->pending[run->position.step % ZERO_STEPS];
+    struct train_position *position = &run->position;
+    struct pending_step *pending = &run->pending[position->step % ZERO_STEPS];
     struct zero_result result;
     const uint64_t entry = flight_begin(FLIGHT_COLLECT, -1, 0, -1);
     double start = seconds_now();
@@ -233,7 +217,17 @@ static enum status loop_collect_step(struct run *run, struct error *err)
     trace_file_host(run->trace, "wait for step", start, run->position.step + 1);
     flight_end(entry);
     TRY(comm_log_share(run->comm, false, err));
-    advance_position(&run->position, pending, &result);
+    position->step++;
+    position->step_in_epoch++;
+    position->scores.known = position->stopped_early = false;
+    position->tokens += pending->tokens;
+    position->optimizer_step = result.optimizer_step;
+    position->scaler = result.scaler;
+    if (isfinite(result.loss_sum)) {
+        position->epoch_loss_sum += result.loss_sum;
+        position->epoch_targets += pending->targets;
+    }
+    position->skipped_in_row = result.skipped ? position->skipped_in_row + 1 : 0;
     if (result.skipped) loop_report_skipped_step(run, &result);
     complete_metrics(run, pending, &result);
     if (loop_hashes(run, run->position.step)) {
@@ -267,11 +261,6 @@ struct due {
 static int64_t loop_last_step(const struct run *run)
 {
     return run->replay ? run->options->replay_step : run->engine.total_steps;
-}
-
-static bool loop_is_multiple(int64_t step, int64_t interval)
-{
-    return interval && step % interval == 0;
 }
 
 static struct due due_now(const struct run *run)
@@ -333,20 +322,6 @@ static enum status loop_report_early_stop(struct run *run, struct error *err)
     return STATUS_OK;
 }
 
-/* An evaluation may end the run, unless steps are skipped, and makes a checkpoint due if it is among the best. */
-static enum status loop_judge_evaluation(struct run *run, struct due *due, struct error *err)
-{
-    struct train_position *position = &run->position;
-    const struct early_stop_rules *rules = &run->spec->train.early_stopping;
-    early_stop_update(&position->stopping, rules, &position->scores);
-    position->stopped_early = early_stop_reached(&position->stopping, rules) && !position->skipped_in_row;
-    if (position->stopped_early && !due->run_end) TRY(loop_report_early_stop(run, err));
-    due->run_end |= position->stopped_early;
-    if (!due->checkpoint) TRY(save_is_due_for_scores(run, &due->checkpoint, err));
-    due->checkpoint |= due->run_end;
-    return STATUS_OK;
-}
-
 /* Evaluation, the epoch's end, the checkpoint, in this order: a checkpoint records that the others are done. */
 static enum status between_steps(struct run *run, struct due *due, struct error *err)
 {
@@ -360,7 +335,14 @@ static enum status between_steps(struct run *run, struct due *due, struct error 
     if (position->evaluation_due) return save_checkpoint(run, true, err);
     if (due->evaluation) {
         TRY(run_samples(run, err));
-        TRY(loop_judge_evaluation(run, due, err));
+        /* it may end the run, unless steps are skipped, and makes a checkpoint due if it is among the best */
+        const struct early_stop_rules *rules = &run->spec->train.early_stopping;
+        early_stop_update(&position->stopping, rules, &position->scores);
+        position->stopped_early = early_stop_reached(&position->stopping, rules) && !position->skipped_in_row;
+        if (position->stopped_early && !due->run_end) TRY(loop_report_early_stop(run, err));
+        due->run_end |= position->stopped_early;
+        if (!due->checkpoint) TRY(save_is_due_for_scores(run, &due->checkpoint, err));
+        due->checkpoint |= due->run_end;
     }
     if (due->epoch_end || due->run_end || run->stop) TRY(loop_report_epoch(run, due->epoch_end, err));
     position->epoch_end = due->epoch_end;
@@ -395,18 +377,6 @@ static enum status loop_stop_status(struct run *run)
     return STATUS_REQUEUE;
 }
 
-/* After a step that was broken off: the run stops with a checkpoint of the step before it. */
-static enum status loop_stop_within_step(struct run *run, struct error *err)
-{
-    TRY(loop_collect_steps(run, 0, err));
-    TRY(background_save_wait(run, true, err)); /* it may be the one of this step */
-    if (run->saved_step != run->position.step && !run->replay) {
-        TRY(loop_report_epoch(run, false, err));
-        TRY(save_checkpoint(run, true, err));
-    }
-    return STATUS_OK;
-}
-
 /* ---- the loop ------------------------------------------------------------ */
 
 static enum status loop_measured_step(struct run *run, bool *broken_off, struct error *err)
@@ -416,7 +386,8 @@ static enum status loop_measured_step(struct run *run, bool *broken_off, struct 
     if (profiled || begins || checked) TRY(loop_collect_steps(run, 0, err));
     if (begins) TRY(trace_file_begin(run->trace, &run->engine, err));
     run->stepper.checked = checked ? run->enqueued + 1 : 0;
-    if (checked) TRY(integrity_begin(run, err));
+    if (checked) TRY(integrity_compare_replicas(run, err));
+    if (checked && !zero_check_is_noted(run->engine.zero)) TRY(zero_check_note(run->engine.zero, err));
     run->stepper.eager = trace_file_is_on(run->trace);
     if (profiled) TRY(flops_report_begin(run, err));
     double start = seconds_now();
@@ -462,32 +433,33 @@ static enum status loop_after_step(struct run *run, struct error *err)
     return STATUS_OK;
 }
 
-/* The runs that have a step to make; their number. */
-static int loop_active(struct run *first, struct run *active[TRAIN_JOBS])
-{
-    int count = 0;
-    for (struct run *run = first; run; run = run->next)
-        if (run->enqueued < loop_last_step(run) && !run->stop && !loop_ended_early(run)) active[count++] = run;
-    return count;
-}
-
 enum status run_steps(struct run *first, struct error *err)
 {
     struct run *active[TRAIN_JOBS];
     bool broken_off = false;
     enum status status = STATUS_OK;
-    int count;
     for (struct run *run = first; run; run = run->next) {
         run_speaks(run);
         TRY(loop_start(run, err));
     }
-    while (!broken_off && (count = loop_active(first, active)) > 0) {
+    while (!broken_off) {
+        int count = 0;
+        for (struct run *run = first; run; run = run->next)
+            if (run->enqueued < loop_last_step(run) && !run->stop && !loop_ended_early(run)) active[count++] = run;
+        if (count == 0) break;
         run_speaks(NULL);
         TRY(first->next ? loop_train_step(active, count, &broken_off, err)
                         : loop_measured_step(first, &broken_off, err));
         for (int i = 0; i < count; i++) {
-            run_speaks(active[i]);
-            TRY(broken_off ? loop_stop_within_step(active[i], err) : loop_after_step(active[i], err));
+            struct run *run = active[i];
+            run_speaks(run);
+            if (!broken_off) TRY(loop_after_step(run, err));
+            if (!broken_off) continue;
+            TRY(loop_collect_steps(run, 0, err));      /* it stops with a checkpoint of the step before */
+            TRY(background_save_wait(run, true, err)); /* it may be the one of this step */
+            if (run->saved_step == run->position.step || run->replay) continue;
+            TRY(loop_report_epoch(run, false, err));
+            TRY(save_checkpoint(run, true, err));
         }
     }
     for (struct run *run = first; run; run = run->next) {

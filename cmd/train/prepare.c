@@ -41,71 +41,28 @@ static enum status prepare_folder(struct run *run, bool *there, struct error *er
     return STATUS_OK;
 }
 
-static enum status prepare_shared_folder(struct run *run, struct error *err)
+/* Rank 0 makes the folder and locks it; then all open their logs in it, and record their flight: in the first run's. */
+static enum status prepare_run_folder(struct run *run, struct error *err)
 {
     const struct bootstrap *boot = run->boot;
     char nonce[RUN_LOCK_NONCE] = "";
     enum status status = STATUS_OK;
-    if (boot->rank == 0) strcpy(nonce, run_lock_nonce(run->folder.lock));
-    TRY(comm_broadcast(run->comm, nonce, sizeof nonce, 0, err));
-    if (boot->rank != 0 && boot->local_rank == 0)
-        status = run_folder_check_shared(&run->folder, nonce, boot->places[0].host, err);
-    return run_agree(run, status, err);
-}
-
-/* Rank 0 makes the folder and locks it; then all open their logs in it, and record their flight: in the first run's. */
-static enum status prepare_run_folder(struct run *run, struct error *err)
-{
-    enum status status = STATUS_OK;
     if (run->boot->rank == 0) status = run_folder_open(&run->folder, &run->home, err);
     TRY(run_agree(run, status, err));
     if (run == run->first) TRY(run_agree(run, run_folder_open_log(&run->folder, run->boot->rank, err), err));
-    if (run->boot->num_nodes > 1) TRY(prepare_shared_folder(run, err));
+    if (boot->num_nodes > 1) { /* which must see the same folder */
+        if (boot->rank == 0) strcpy(nonce, run_lock_nonce(run->folder.lock));
+        TRY(comm_broadcast(run->comm, nonce, sizeof nonce, 0, err));
+        if (boot->rank != 0 && boot->local_rank == 0)
+            status = run_folder_check_shared(&run->folder, nonce, boot->places[0].host, err);
+        TRY(run_agree(run, status, err));
+    }
     return run == run->first ? flight_recorder_start(run, err) : STATUS_OK;
 }
 
 /* ---- the checkpoint to resume from --------------------------------------- */
 
-/* Opens the checkpoint to resume from on all ranks, which check that the run may resume. */
-static enum status prepare_resume(struct run *run, struct checkpoint **checkpoint, struct error *err)
-{
-    const struct bootstrap *boot = run->boot;
-    const struct retry retry = {.limit = fmin(PATIENCE_INTERVAL, run->spec->checkpoint.retry_seconds),
-                                .stopped = stop_signal_pending};
-    TRY(run_agree(run, resume_open(run->comm, boot->host, run->resume, &retry, checkpoint, err), err));
-    enum status status = resume_check(*checkpoint, run->spec, boot->world, boot->source, boot->rank == 0, err);
-    return run_agree(run, status, err);
-}
-
-static enum status prepare_position(struct run *run, const struct checkpoint *checkpoint, struct error *err)
-{
-    struct loss_scaler initial = run->position.scaler;
-    TRY(resume_position(checkpoint, &run->spec->train.early_stopping, run->engine.steps_per_epoch,
-                        &run->engine.sources.fingerprint, &run->position, err));
-    size_t folder = strlen(run->folder.checkpoints);
-    bool here = !strncmp(checkpoint->path, run->folder.checkpoints, folder) && checkpoint->path[folder] == '/';
-    run->evaluation_part = run->position.evaluation_due ? json_incref(checkpoint->evaluation_part) : NULL;
-    run->newest_step = here ? run->position.step : -1;
-    run->saved_step = here && !run->position.evaluation_due ? run->position.step : -1;
-    if (!run->spec->loss_scaler.dynamic) /* a fixed scale is the spec's */
-        run->position.scaler = initial;
-    return STATUS_OK;
-}
-
 /* ---- model, data, machine ------------------------------------------------ */
-
-/* Builds everything that needs no memory of the device, for all runs. */
-static enum status prepare_engines(struct run *first, struct error *err)
-{
-    struct engine *t = &first->engine;
-    t->profile = first->options->profile;
-    t->boot = first->boot;
-    t->node_ranks = first->boot->local_world;
-    if (first->checkpoint && machine_record_kernels(first->checkpoint->machine, &first->kernels_before))
-        t->kernels_before = &first->kernels_before;
-    for (struct run *run = first; run->next; run = run->next) run->engine.next = &run->next->engine;
-    return engine_build(t, first->spec, first->boot->rank, first->boot->world, first->comm, first->boot->cores, err);
-}
 
 static enum status prepare_data(struct run *run, struct error *err)
 {
@@ -117,16 +74,19 @@ static enum status prepare_data(struct run *run, struct error *err)
     run->position = (struct train_position){.epoch = 1};
     run->saved_step = run->newest_step = -1;
     loss_scaler_init(&run->position.scaler, &run->spec->loss_scaler, run->spec->initial_loss_scale);
-    return run->checkpoint ? prepare_position(run, run->checkpoint, err) : STATUS_OK;
-}
-
-/* "the CPU (no driver), AMD EPYC, 4 threads" */
-static void prepare_device_text(const struct engine *t, char text[512])
-{
-    char why[sizeof t->why_cpu + 16] = "";
-    if (*t->why_cpu) snprintf(why, sizeof why, "the CPU (%s), ", t->why_cpu);
-    snprintf(text, 512, "%s%s, %d thread%s", why, t->device->name, t->device->threads,
-             t->device->threads == 1 ? "" : "s");
+    const struct checkpoint *checkpoint = run->checkpoint;
+    if (!checkpoint) return STATUS_OK;
+    const struct loss_scaler initial = run->position.scaler;
+    TRY(resume_position(checkpoint, &run->spec->train.early_stopping, run->engine.steps_per_epoch,
+                        &run->engine.sources.fingerprint, &run->position, err));
+    const size_t folder = strlen(run->folder.checkpoints);
+    const bool here = !strncmp(checkpoint->path, run->folder.checkpoints, folder) && checkpoint->path[folder] == '/';
+    run->evaluation_part = run->position.evaluation_due ? json_incref(checkpoint->evaluation_part) : NULL;
+    run->newest_step = here ? run->position.step : -1;
+    run->saved_step = here && !run->position.evaluation_due ? run->position.step : -1;
+    if (!run->spec->loss_scaler.dynamic) /* a fixed scale is the spec's */
+        run->position.scaler = initial;
+    return STATUS_OK;
 }
 
 /* "data/train and 2 more: 976 samples of 256 tokens an epoch, with loss masks; validation: 20 samples" */
@@ -150,8 +110,9 @@ static void prepare_log_banner(const struct run *run)
     const struct run_spec *spec = run->spec;
     const struct dropout_rates *rates = &t->desc.dropout;
     const double dropout = fmax(fmax(rates->embedding, rates->attention), fmax(rates->residual, rates->pooled));
-    char device[512], data[1024], memory[MEMORY_SUMMARY], dropped[32] = "", ranks[80], trained[48] = "";
-    prepare_device_text(t, device);
+    char data[1024], memory[MEMORY_SUMMARY], dropped[32] = "", ranks[80], trained[48] = "";
+    char why[sizeof t->why_cpu + 16] = "";
+    if (*t->why_cpu) snprintf(why, sizeof why, "the CPU (%s), ", t->why_cpu);
     prepare_data_text(t, data);
     memory_plan_summary(t, memory);
     if (dropout > 0) snprintf(dropped, sizeof dropped, ", dropout %g", dropout);
@@ -160,8 +121,9 @@ static void prepare_log_banner(const struct run *run)
                  t->table.num_params - t->table.frozen_params);
     log_info("ztrain %s: %s, %" PRId64 " parameters%s%s", ZTRAIN_VERSION, model_family_name(t->desc.family),
              t->table.num_params, trained, dropped);
-    log_info("ranks: %d (%s); device: %s; %s, ZeRO stage %d", run->boot->world, run->boot->source, device,
-             dtype_name(spec->dtype), spec->zero.stage);
+    log_info("ranks: %d (%s); device: %s%s, %d thread%s; %s, ZeRO stage %d", run->boot->world, run->boot->source, why,
+             t->device->name, t->device->threads, PLURAL(t->device->threads), dtype_name(spec->dtype),
+             spec->zero.stage);
     if (spec->train.virtual_ranks)
         snprintf(ranks, sizeof ranks, "virtual ranks %" PRId64 " (%" PRId64 " on each rank)", spec->train.virtual_ranks,
                  spec->train.virtual_ranks / run->boot->world);
@@ -175,27 +137,21 @@ static void prepare_log_banner(const struct run *run)
     log_info("memory: %s; run folder %s", memory, run->folder.path);
 }
 
-static void prepare_log_adapters(const struct run *first)
-{
-    for (const struct run *run = first; run && first->next; run = run->next) {
-        const struct engine *t = &run->engine;
-        char data[1024];
-        prepare_data_text(t, data);
-        run_speaks(run);
-        log_info("%" PRId64 " parameters; %" PRId64 " steps, %" PRId64 " an epoch; data: %s; run folder %s",
-                 t->table.num_params - t->table.frozen_params, t->total_steps, t->steps_per_epoch, data,
-                 run->folder.path);
-    }
-    run_speaks(NULL);
-}
-
 static void prepare_log_start(const struct run *run)
 {
     const struct engine *t = &run->engine;
     const int cores = machine_cores();
     struct string_list autos = {0};
     prepare_log_banner(run);
-    prepare_log_adapters(run);
+    for (const struct run *each = run->next ? run : NULL; each; each = each->next) { /* several adapters */
+        char data[1024];
+        prepare_data_text(&each->engine, data);
+        run_speaks(each);
+        log_info("%" PRId64 " parameters; %" PRId64 " steps, %" PRId64 " an epoch; data: %s; run folder %s",
+                 each->engine.table.num_params - each->engine.table.frozen_params, each->engine.total_steps,
+                 each->engine.steps_per_epoch, data, each->folder.path);
+    }
+    run_speaks(NULL);
     log_detail("device: %s; %s", t->device->name, t->device->detail);
     spec_auto_print(run->spec, &autos);
     for (int i = 0; i < autos.count; i++) log_info("%s", autos.items[i]);
@@ -203,7 +159,7 @@ static void prepare_log_start(const struct run *run)
     if (run->boot->rank == 0 && t->device->threads > 2 * cores)
         log_warn("OMP_NUM_THREADS %d is far above the %d core%s that each rank may use: steps will be slow; hint: "
                  "without it a rank takes a thread for each of its cores",
-                 t->device->threads, cores, cores == 1 ? "" : "s");
+                 t->device->threads, cores, PLURAL(cores));
     memory_plan_print(t, false);
 }
 
@@ -335,12 +291,11 @@ static void prepare_attention_price(const struct engine *t, char *text, size_t s
     const struct machine_question question = {.world = t->world, .per_node = t->node_ranks, .device = gpu};
     struct run_spec copy = *t->spec;
     struct simulated_machine machine;
-    struct simulated_run walk = {.machine = NULL};
+    RELEASED(simulated_run_release) struct simulated_run walk = {.machine = NULL};
     char longer[ATTENTION_PRICE] = "";
     if (simulated_machine_find(&question, &machine, &ignored) == STATUS_OK &&
         simulated_run_build(&walk, &machine, &copy, true, &ignored) == STATUS_OK)
         attention_price(&walk, &machine, t->device, longer);
-    simulated_run_release(&walk);
     text[0] = '\0';
     if (*longer)
         snprintf(text, size, "; by `ztrain plan --speed`, a step takes %s longer for it%s", longer,
@@ -374,33 +329,6 @@ static void prepare_warns_of_attention(const struct engine *t)
 
 /* ---- in this order ------------------------------------------------------- */
 
-/* As PEFT names it: a model of the hub by its name, else the folder. */
-static void prepare_adapter(struct run *run)
-{
-    const struct engine *t = &run->engine;
-    const char *name = run->spec->model.pretrained;
-    if (!t->table.adapted) return;
-    if (name && strcmp(name, run->spec->model.folder) == 0) name = t->base.folder;
-    run->adapter = adapter_config_to_json(&run->spec->adapter, &t->desc, &t->table, name);
-}
-
-/* The machine, for all runs: memory and kernels. */
-static enum status prepare_machine(struct run *first, struct error *err)
-{
-    struct engine *t = &first->engine;
-    enum status fits = memory_limit_check(t, err);
-    if (fits == STATUS_OK) fits = memory_node_check(t, err);
-    TRY(run_agree(first, fits, err));
-    TRY(gpu_test_before_run(t, err));
-    TRY(prepare_choose_in_turn(first, first->checkpoint, err));
-    for (struct run *run = first->next; run && first->kernel_choices; run = run->next)
-        run->kernel_choices = memory_printf("%s", first->kernel_choices);
-    prepare_warns_of_attention(t);
-    TRY(run_agree(first, memory_limit_check(t, err), err)); /* kernels that replace refused ones may need more */
-    TRY(run_agree(first, memory_free_check(t, err), err));
-    return memory_plan_allocate(t, err);
-}
-
 /* Weights and outputs: what is left before the first step. */
 static enum status prepare_start(struct run *run, struct error *err)
 {
@@ -412,7 +340,11 @@ static enum status prepare_start(struct run *run, struct error *err)
     TRY(prepare_machine_record(run, checkpoint, err));
     TRY(run_agree(run, engine_weights_load(t, checkpoint, err), err));
     TRY(engine_weights_check_base(t, checkpoint, err));
-    prepare_adapter(run);
+    if (t->table.adapted) { /* as PEFT names it: a model of the hub by its name, else the folder */
+        const char *base = run->spec->model.pretrained;
+        if (base && strcmp(base, run->spec->model.folder) == 0) base = t->base.folder;
+        run->adapter = adapter_config_to_json(&run->spec->adapter, &t->desc, &t->table, base);
+    }
     TRY(zero_params_changed(t->zero, t->compute, err));
     TRY(stepper_init(&run->stepper, t, err));
     TRY(run_agree(run, background_save_start(run, err), err));
@@ -425,6 +357,7 @@ static enum status prepare_start(struct run *run, struct error *err)
 /* The run folder, if it exists, the checkpoint to resume from, and the batch. */
 static enum status prepare_run(struct run *run, struct error *err)
 {
+    const struct bootstrap *boot = run->boot;
     run->found = true;
     if (run->options->replay) {
         TRY(replay_open(run, err));
@@ -432,18 +365,40 @@ static enum status prepare_run(struct run *run, struct error *err)
         TRY(prepare_folder(run, &run->found, err));
         if (run->found) TRY(prepare_run_folder(run, err));
     }
-    return run->resume ? prepare_resume(run, &run->checkpoint, err)
-                       : run_agree(run, spec_resolve_batch(run->spec, run->boot->world, run->boot->source, err), err);
+    if (!run->resume) return run_agree(run, spec_resolve_batch(run->spec, boot->world, boot->source, err), err);
+    const struct retry retry = {.limit = fmin(PATIENCE_INTERVAL, run->spec->checkpoint.retry_seconds),
+                                .stopped = stop_signal_pending};
+    TRY(run_agree(run, resume_open(run->comm, boot->host, run->resume, &retry, &run->checkpoint, err), err));
+    enum status status = resume_check(run->checkpoint, run->spec, boot->world, boot->source, boot->rank == 0, err);
+    return run_agree(run, status, err);
 }
 
 static enum status prepare_runs(struct run *first, struct error *err)
 {
     for (struct run *run = first; run; run = run->next) TRY(prepare_run(run, err));
-    enum status status = prepare_engines(first, err);
+    struct engine *t = &first->engine; /* builds everything that needs no memory of the device */
+    t->profile = first->options->profile;
+    t->boot = first->boot;
+    t->node_ranks = first->boot->local_world;
+    if (first->checkpoint && machine_record_kernels(first->checkpoint->machine, &first->kernels_before))
+        t->kernels_before = &first->kernels_before;
+    for (struct run *run = first; run->next; run = run->next) run->engine.next = &run->next->engine;
+    enum status status =
+        engine_build(t, first->spec, first->boot->rank, first->boot->world, first->comm, first->boot->cores, err);
     for (struct run *run = first; run && status == STATUS_OK; run = run->next) status = prepare_data(run, err);
     TRY(run_agree(first, status, err));
     prepare_log_start(first);
-    TRY(prepare_machine(first, err));
+    enum status fits = memory_limit_check(t, err); /* the machine, for all runs: memory and kernels */
+    if (fits == STATUS_OK) fits = memory_node_check(t, err);
+    TRY(run_agree(first, fits, err));
+    TRY(gpu_test_before_run(t, err));
+    TRY(prepare_choose_in_turn(first, first->checkpoint, err));
+    for (struct run *run = first->next; run && first->kernel_choices; run = run->next)
+        run->kernel_choices = memory_text(first->kernel_choices);
+    prepare_warns_of_attention(t);
+    TRY(run_agree(first, memory_limit_check(t, err), err)); /* kernels that replace refused ones may need more */
+    TRY(run_agree(first, memory_free_check(t, err), err));
+    TRY(memory_plan_allocate(t, err));
     for (struct run *run = first; run; run = run->next) {
         run_speaks(run);
         TRY(prepare_start(run, err));

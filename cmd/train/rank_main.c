@@ -62,7 +62,7 @@ static void rank_close_metrics(struct run *run)
     if (run->metrics) metrics_drain(run->metrics, fmax(fmin(PATIENCE_INTERVAL, left), 0.1));
     if (run->checkpoints_lost > 0)
         log_warn("%d checkpoint%s could not be written in the course of this run: see the warnings above",
-                 run->checkpoints_lost, run->checkpoints_lost == 1 ? "" : "s");
+                 run->checkpoints_lost, PLURAL(run->checkpoints_lost));
     metrics_close(run->metrics);
     run->metrics = NULL;
     monitor_close(run->monitor);
@@ -123,17 +123,6 @@ static bool rank_is_failure(enum status status)
     return status != STATUS_OK && status != STATUS_REQUEUE;
 }
 
-static enum status rank_check_history(const struct run *run, struct error *err)
-{
-    enum status status = run_check_history(&run->position, err);
-    if (status != STATUS_OK && run->spec->loss_scaler.dynamic && run->position.optimizer_step == 0)
-        error_hint(err,
-                   "a smaller fp16.initial_scale_power, or more steps: --resume continues the search for the scale");
-    else if (status != STATUS_OK)
-        error_hint(err, "a lower learning rate or gradient_clipping, from an earlier checkpoint or from the beginning");
-    return engine_name_error(&run->engine, status, err);
-}
-
 static enum status rank_train_together(struct run *first, struct error *err)
 {
     TRY(run_prepare(first, err));
@@ -167,8 +156,15 @@ static enum status rank_train_together(struct run *first, struct error *err)
         if (run->boot->rank == 0)
             console_summary(run->spec, run->folder.metrics, run->folder.checkpoints, seconds_now() - run->started_at);
         log_info("finished: %" PRId64 " step%s, %" PRId64 " tokens; run folder %s", run->position.step,
-                 run->position.step == 1 ? "" : "s", run->position.tokens, run->folder.path);
-        const enum status history = rank_check_history(run, err);
+                 PLURAL(run->position.step), run->position.tokens, run->folder.path);
+        const enum status history = run_check_history(&run->position, err);
+        if (history != STATUS_OK && run->spec->loss_scaler.dynamic && run->position.optimizer_step == 0)
+            error_hint(err, "a smaller fp16.initial_scale_power, or more steps: --resume continues the search for the "
+                            "scale");
+        else if (history != STATUS_OK)
+            error_hint(err, "a lower learning rate or gradient_clipping, from an earlier checkpoint or from the "
+                            "beginning");
+        engine_name_error(&run->engine, history, err);
         status = status == STATUS_OK ? history : status;
     }
     run_speaks(NULL);
@@ -209,7 +205,7 @@ static void rank_release_run(struct run *run)
         comm_close(run->comm);
     }
     checkpoint_save_cache_free(run->save_cache);
-    run_folder_close(&run->folder);
+    run_lock_release(run->folder.lock, false);
 }
 
 /* A run, or one for each of several adapters, whose folders lie in --resume DIR as in the run's folder. */
@@ -227,7 +223,7 @@ static struct run *rank_new_runs(const struct rank_options *options, struct boot
                             .started_at = seconds_now(),
                             .spec = spec,
                             .boot = boot};
-        if (options->restarts) restart_read(&run->restart);
+        if (options->max_restarts) restart_read(&run->restart);
         run->resume = run_resume_of(spec, options->resume, run->resume_path);
         if (run->resume && !strcmp(run->resume, RUN_HOME_AUTO) && options->resumed_at_first) /* no checkpoint since */
             run->resume = run_resume_of(spec, options->resumed_at_first, run->resume_path);
@@ -235,23 +231,6 @@ static struct run *rank_new_runs(const struct rank_options *options, struct boot
             log_info("%s: no checkpoint is in %s: it starts from the beginning", spec->run.name, options->resume);
     }
     return runs;
-}
-
-/* The end of a rank that has met the others. Returns whether all ranks end in order. */
-static bool rank_end(struct run *runs, int count, enum status status, struct error *err)
-{
-    bool idle = true;
-    run_speaks(NULL); /* it has named a spec's text */
-    for (int i = 0; i < count; i++) console_break(&runs[i].console);
-    if (rank_is_failure(status)) rank_end_in_failure(runs, status, err);
-    flight_recorder_stop();
-    for (int i = 0; i < count; i++) idle &= background_save_end(&runs[i], end_patience);
-    if (!idle) /* it uses what rank_release_run() frees */
-        _exit(status);
-    const bool in_order = !rank_is_failure(status) || runs->agreed;
-    for (int i = count; i-- > 0;) rank_release_run(&runs[i]);
-    free(runs);
-    return in_order;
 }
 
 enum status rank_run(const struct rank_options *options, struct bootstrap *boot, struct run_spec *spec,
@@ -277,6 +256,17 @@ enum status rank_run(const struct rank_options *options, struct bootstrap *boot,
     memory_on_exhausted(rank_abort_exhausted);
     stop_signal_install();
     status = options->replay ? rank_replay_together(runs, err) : rank_train_together(runs, err);
-    if (rank_end(runs, count, status, err)) bootstrap_finish(boot);
+    bool idle = true;
+    run_speaks(NULL); /* it has named a spec's text */
+    for (int i = 0; i < count; i++) console_break(&runs[i].console);
+    if (rank_is_failure(status)) rank_end_in_failure(runs, status, err);
+    flight_recorder_stop();
+    for (int i = 0; i < count; i++) idle &= background_save_end(&runs[i], end_patience);
+    if (!idle) /* it uses what rank_release_run() frees */
+        _exit(status);
+    const bool in_order = !rank_is_failure(status) || runs->agreed;
+    for (int i = count; i-- > 0;) rank_release_run(&runs[i]);
+    free(runs);
+    if (in_order) bootstrap_finish(boot);
     return status;
 }

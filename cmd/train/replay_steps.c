@@ -43,58 +43,11 @@ static struct replay_record *replay_record_of(const struct replay *replay, int64
 
 /* ---- rank 0: what there is ----------------------------------------------- */
 
-/* Of the first checkpoint after the steps: its ranks have computed them. If it is the last step's, with its hashes. */
-static void replay_note_end(struct run *run, const struct checkpoint *checkpoint)
-{
-    struct replay *replay = run->replay;
-    const char *name = fs_base_name(checkpoint->path);
-    const int64_t virtual_ranks = run->spec->train.virtual_ranks;
-    const bool same = virtual_ranks ? checkpoint->virtual_ranks == virtual_ranks
-                                    : !checkpoint->virtual_ranks && checkpoint->world == run->boot->world;
-    replay->world = checkpoint->world;
-    if (checkpoint->position.step != replay->step) return;
-    if (!checkpoint->hashed || !same) {
-        log_info("the state of checkpoint %s is not compared: it %s", name,
-                 checkpoint->hashed ? "was written on another number of ranks" : "has no hashes");
-        return;
-    }
-    snprintf(replay->end.name, sizeof replay->end.name, "%s", name);
-    replay->end.states = checkpoint->num_states;
-    memcpy(replay->end.hashes, checkpoint->hashes, sizeof replay->end.hashes);
-}
-
-/* Whether this is the checkpoint to begin from. Every byte of it is read, as a resume of a run folder does. */
-static bool replay_takes(struct replay *replay, const char *path)
-{
-    struct checkpoint *checkpoint;
-    struct error damage;
-    if (checkpoint_open(path, true, &checkpoint, &damage) != STATUS_OK) {
-        log_warn("checkpoint %s is passed over: %s", fs_base_name(path), damage.text);
-        return false;
-    }
-    snprintf(replay->checkpoint, sizeof replay->checkpoint, "%s", path);
-    replay->from = checkpoint->position.step;
-    replay->world_before = replay->world = checkpoint->world;
-    checkpoint_close(checkpoint);
-    return replay->from < replay->step;
-}
-
-static enum status replay_no_checkpoint(const struct replay *replay, const char *dir,
-                                        const struct checkpoint_list *list, struct error *err)
-{
-    int64_t oldest = -1;
-    for (int i = 0; i < list->count; i++)
-        if (list->entries[i].ok) oldest = list->entries[i].position.step;
-    error_set(err, STATUS_CHECKPOINT, "'%s' has no valid checkpoint of a step before %" PRId64, dir, replay->step);
-    if (oldest < replay->step) return STATUS_CHECKPOINT;
-    return error_hint(err, "its oldest one is of step %" PRId64 "; checkpoint.keep_every_steps keeps some for good",
-                      oldest);
-}
-
 /* The newest entry first. *later: the last one that is not before the replay's last step; NULL: none. */
 static enum status replay_choose(struct replay *replay, const char *dir, const struct checkpoint_list *list,
                                  const struct checkpoint_entry **later, struct error *err)
 {
+    int64_t oldest = -1;
     *later = NULL;
     for (int i = 0; i < list->count; i++) {
         const struct checkpoint_entry *entry = &list->entries[i];
@@ -103,32 +56,57 @@ static enum status replay_choose(struct replay *replay, const char *dir, const s
             log_warn("checkpoint %s is passed over: %s", entry->name, entry->damage);
             continue;
         }
+        oldest = entry->position.step;
         if (entry->position.step >= replay->step) {
             *later = entry;
             continue;
         }
         TRY(fs_join(path, dir, entry->name, STATUS_CHECKPOINT, err));
-        if (replay_takes(replay, path)) return STATUS_OK;
+        RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
+        struct error damage;
+        if (checkpoint_open(path, true, &checkpoint, &damage) != STATUS_OK) { /* as a resume of a run folder does */
+            log_warn("checkpoint %s is passed over: %s", entry->name, damage.text);
+            continue;
+        }
+        snprintf(replay->checkpoint, sizeof replay->checkpoint, "%s", path);
+        replay->from = checkpoint->position.step;
+        replay->world_before = replay->world = checkpoint->world;
+        if (replay->from < replay->step) return STATUS_OK;
     }
-    return replay_no_checkpoint(replay, dir, list, err);
+    error_set(err, STATUS_CHECKPOINT, "'%s' has no valid checkpoint of a step before %" PRId64, dir, replay->step);
+    if (oldest < replay->step) return STATUS_CHECKPOINT;
+    return error_hint(err, "its oldest one is of step %" PRId64 "; checkpoint.keep_every_steps keeps some for good",
+                      oldest);
 }
 
 static enum status replay_find_checkpoints(struct run *run, const char *dir, struct error *err)
 {
-    struct checkpoint_list list;
-    struct checkpoint *after;
+    RELEASED(checkpoint_list_release) struct checkpoint_list list = {0};
+    RELEASED(checkpoint_drop) struct checkpoint *after = NULL;
+    struct replay *replay = run->replay;
     const struct checkpoint_entry *later;
     char path[FS_PATH_MAX];
     struct error unread;
     TRY(checkpoint_list_init(&list, dir, false, err));
-    enum status status = replay_choose(run->replay, dir, &list, &later, err);
-    if (status == STATUS_OK && later) status = fs_join(path, dir, later->name, STATUS_CHECKPOINT, err);
-    if (status == STATUS_OK && later && checkpoint_open(path, false, &after, &unread) == STATUS_OK) {
-        replay_note_end(run, after);
-        checkpoint_close(after);
+    TRY(replay_choose(replay, dir, &list, &later, err));
+    if (!later) return STATUS_OK;
+    TRY(fs_join(path, dir, later->name, STATUS_CHECKPOINT, err));
+    if (checkpoint_open(path, false, &after, &unread) != STATUS_OK) return STATUS_OK;
+    /* of the first checkpoint after the steps: its ranks have computed them; of the last step's, the hashes */
+    const int64_t virtual_ranks = run->spec->train.virtual_ranks;
+    const bool same = virtual_ranks ? after->virtual_ranks == virtual_ranks
+                                    : !after->virtual_ranks && after->world == run->boot->world;
+    replay->world = after->world;
+    if (after->position.step != replay->step) return STATUS_OK;
+    if (!after->hashed || !same) {
+        log_info("the state of checkpoint %s is not compared: it %s", later->name,
+                 after->hashed ? "was written on another number of ranks" : "has no hashes");
+        return STATUS_OK;
     }
-    checkpoint_list_release(&list);
-    return status;
+    snprintf(replay->end.name, sizeof replay->end.name, "%s", later->name);
+    replay->end.states = after->num_states;
+    memcpy(replay->end.hashes, after->hashes, sizeof replay->end.hashes);
+    return STATUS_OK;
 }
 
 /* Takes memory for the records up to this step: not before a line shows that the run has come so far. */
@@ -141,20 +119,6 @@ static void replay_extend(struct replay *replay, int64_t step)
     replay->extent = extent;
 }
 
-static void replay_take_line(struct replay *replay, const json_t *line, int64_t step)
-{
-    if (step <= replay->from || step > replay->step) return;
-    replay_extend(replay, step);
-    struct replay_record *record = replay_record_of(replay, step);
-    const char *digits = json_string_value(json_object_get(line, "hash"));
-    *record = (struct replay_record){.known = true};
-    for (int i = 0; i < NUMBERS; i++) {
-        const json_t *value = json_object_get(line, number_names[i]);
-        record->numbers[i] = json_is_number(value) ? json_number_value(value) : NAN;
-    }
-    record->hashed = digits && hash_digits_parse(digits, &record->hash);
-}
-
 /* Of several lines of a step the last counts. Sets replay->world: a resume's line, else the next checkpoint, has it. */
 static void replay_read_lines(struct replay *replay, struct metrics_reader *line)
 {
@@ -165,8 +129,16 @@ static void replay_read_lines(struct replay *replay, struct metrics_reader *line
         if (line->object && line->step >= replay->from && json_object_get(line->object, "resumed_from"))
             ranks = (int)json_integer_value(json_object_get(line->object, "ranks"));
         if (!line->object || !json_object_get(line->object, "loss")) continue;
-        replay_take_line(replay, line->object, line->step);
-        if (!replay_record_of(replay, line->step)) continue;
+        if (line->step <= replay->from || line->step > replay->step) continue;
+        replay_extend(replay, line->step);
+        struct replay_record *record = replay_record_of(replay, line->step);
+        const char *digits = json_string_value(json_object_get(line->object, "hash"));
+        *record = (struct replay_record){.known = true};
+        for (int i = 0; i < NUMBERS; i++) {
+            const json_t *value = json_object_get(line->object, number_names[i]);
+            record->numbers[i] = json_is_number(value) ? json_number_value(value) : NAN;
+        }
+        record->hashed = digits && hash_digits_parse(digits, &record->hash);
         const int world = ranks ? ranks : after;
         replay->world = first || replay->world == world ? world : 0;
         first = false;
@@ -175,20 +147,17 @@ static void replay_read_lines(struct replay *replay, struct metrics_reader *line
 
 static enum status replay_read_records(struct replay *replay, const char *path, struct error *err)
 {
-    struct metrics_reader line;
-    enum status status = STATUS_OK;
-    TRY_END(metrics_reader_open(&line, path, err));
+    RELEASED(metrics_reader_close) struct metrics_reader line = {0};
+    TRY(metrics_reader_open(&line, path, err));
     replay_read_lines(replay, &line);
-    status = metrics_reader_check(&line, err);
-end:
-    metrics_reader_close(&line);
+    TRY(metrics_reader_check(&line, err));
     const struct replay_record *last = replay_record_of(replay, replay->step);
-    if (status == STATUS_OK && !*replay->end.name && !(last && last->known))
-        status = error_set(err, STATUS_USAGE,
-                           "--step %" PRId64 ": '%s' has no line of this step, so there is nothing to compare with",
-                           replay->step, path);
-    if (status == STATUS_OK) replay_extend(replay, replay->step);
-    return status;
+    if (!*replay->end.name && !(last && last->known))
+        return error_set(err, STATUS_USAGE,
+                         "--step %" PRId64 ": '%s' has no line of this step, so there is nothing to compare with",
+                         replay->step, path);
+    replay_extend(replay, replay->step);
+    return STATUS_OK;
 }
 
 /* Without virtual ranks the bits follow from the number of ranks. */
@@ -202,8 +171,7 @@ static enum status replay_check_world(const struct run *run, struct error *err)
         return error_hint(err, "only a run with train.virtual_ranks has the same bits on other numbers");
     }
     error_set(err, STATUS_USAGE, "the run cannot be replayed on %d rank%s (%s): these steps were computed on %d rank%s",
-              run->boot->world, run->boot->world == 1 ? "" : "s", run->boot->source, replay->world,
-              replay->world == 1 ? "" : "s");
+              run->boot->world, PLURAL(run->boot->world), run->boot->source, replay->world, PLURAL(replay->world));
     return error_hint(err, "--local-gpus %d; only a run with train.virtual_ranks has the same bits on other numbers",
                       replay->world);
 }
@@ -220,16 +188,6 @@ static enum status replay_look(struct run *run, struct error *err)
 
 /* ---- all ranks ----------------------------------------------------------- */
 
-static enum status replay_share(struct run *run, struct error *err)
-{
-    struct replay *replay = run->replay;
-    struct replay_record *records = replay->records;
-    TRY(comm_broadcast(run->comm, replay, sizeof *replay, 0, err));
-    const size_t count = (size_t)(replay->step - replay->from);
-    replay->records = records ? records : memory_zeroed(count, sizeof *records);
-    return comm_broadcast(run->comm, replay->records, count * sizeof *records, 0, err);
-}
-
 enum status replay_open(struct run *run, struct error *err)
 {
     enum status status = STATUS_OK;
@@ -243,7 +201,11 @@ enum status replay_open(struct run *run, struct error *err)
     else if (run->boot->rank == 0)
         status = replay_look(run, err);
     TRY(run_agree(run, status, err));
-    TRY(replay_share(run, err));
+    struct replay_record *records = replay->records;
+    TRY(comm_broadcast(run->comm, replay, sizeof *replay, 0, err));
+    const size_t count = (size_t)(replay->step - replay->from);
+    replay->records = records ? records : memory_zeroed(count, sizeof *records);
+    TRY(comm_broadcast(run->comm, replay->records, count * sizeof *records, 0, err));
     run->resume = replay->checkpoint;
     run_folder_init(&run->folder, &run->home);
     run->spec->checkpoint.decoupled = SPEC_OFF;
@@ -315,23 +277,6 @@ enum status replay_compare_step(const struct run *run, const struct step_metrics
     return status;
 }
 
-/* "6 steps, 2 hashes of the parameters, the state of checkpoint epoch-0002" */
-static void replay_log_verdict(const struct replay *replay)
-{
-    const int64_t count = replay->step - replay->from;
-    int64_t known = 0, hashed = 0;
-    char hashes[64] = "", state[CHECKPOINT_NAME_MAX + 64] = "";
-    for (int64_t i = 0; i < count; i++) {
-        known += replay->records[i].known;
-        hashed += replay->records[i].hashed;
-    }
-    if (hashed)
-        snprintf(hashes, sizeof hashes, ", %" PRId64 " hash%s of the parameters", hashed, hashed == 1 ? "" : "es");
-    if (*replay->end.name) snprintf(state, sizeof state, ", the state of checkpoint %s", replay->end.name);
-    log_info("the replay is the same as the record: %" PRId64 " of %" PRId64 " step%s%s%s", known, count,
-             count == 1 ? "" : "s", hashes, state);
-}
-
 enum status replay_finish(struct run *run, struct error *err)
 {
     const struct replay *replay = run->replay;
@@ -351,6 +296,18 @@ enum status replay_finish(struct run *run, struct error *err)
         status = replay_compare_hash(run, replay->step, what, hashes[s], replay->end.hashes[s], err);
     }
     TRY(run_agree(run, status, err));
-    if (run->boot->rank == 0) replay_log_verdict(replay);
+    if (run->boot->rank != 0) return STATUS_OK;
+    const int64_t count = replay->step - replay->from;
+    int64_t known = 0, hashed = 0;
+    char texts[64] = "", state[CHECKPOINT_NAME_MAX + 64] = "";
+    for (int64_t i = 0; i < count; i++) {
+        known += replay->records[i].known;
+        hashed += replay->records[i].hashed;
+    }
+    if (hashed)
+        snprintf(texts, sizeof texts, ", %" PRId64 " hash%s of the parameters", hashed, hashed == 1 ? "" : "es");
+    if (*replay->end.name) snprintf(state, sizeof state, ", the state of checkpoint %s", replay->end.name);
+    log_info("the replay is the same as the record: %" PRId64 " of %" PRId64 " step%s%s%s", known, count, PLURAL(count),
+             texts, state);
     return STATUS_OK;
 }

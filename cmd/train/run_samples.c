@@ -5,29 +5,11 @@
 
 enum { TOKENS_OF_A_VOTE = 16 }; /* the ranks vote on a stop once in so many tokens */
 
-static void log_sample(const struct run *run, const struct sample_metrics *line)
-{
-    enum { SHOWN = 60, SHOWN_IDS = 10 };
-    char shown[PRINTABLE_SIZE] = "";
-    size_t used = 0;
-    if (line->text) {
-        snprintf(shown, sizeof shown, "%.*s", SHOWN, line->text);
-        for (char *c = shown; *c; c++) *c = *c == '\n' ? ' ' : *c;
-        used = strlen(shown);
-        while (line->text[used] && used > 0 && ((unsigned char)line->text[used] & 0xc0) == 0x80) /* half a character */
-            shown[--used] = '\0';
-    }
-    for (int64_t i = 0; !line->text && i < line->num_tokens && i < SHOWN_IDS; i++)
-        used += (size_t)snprintf(shown + used, sizeof shown - used, "%s%" PRId32, i ? "," : "", line->tokens[i]);
-    const bool cut = line->text ? line->text[used] != '\0' : line->num_tokens > SHOWN_IDS;
-    log_info("step %" PRId64 "  sample %d: %s%s", run->position.step, line->number, PRINTABLE(shown), cut ? "…" : "");
-}
-
 static enum status report_sample(struct run *run, int number, const struct token_list *tokens, struct error *err)
 {
     const struct engine_samples *s = run->engine.samples;
     const struct spec_prompt *prompt = &run->spec->train.samples[number];
-    struct text text = {0};
+    RELEASED(text_release) struct text text = {0};
     if (!run->metrics) return STATUS_OK;
     text_add(&text, "", 0);
     if (prompt->text) tokenizer_decode(s->tokenizer, tokens->ids, tokens->count, true, &text);
@@ -44,8 +26,20 @@ static enum status report_sample(struct run *run, int number, const struct token
                                         .num_tokens = (int64_t)tokens->count};
     const enum status status = metrics_sample(run->metrics, run->position.step, run->position.epoch, &line, err);
     console_break(&run->console);
-    log_sample(run, &line);
-    text_release(&text);
+    enum { SHOWN = 60, SHOWN_IDS = 10 };
+    char shown[PRINTABLE_SIZE] = "";
+    size_t used = 0;
+    if (line.text) {
+        snprintf(shown, sizeof shown, "%.*s", SHOWN, line.text);
+        for (char *c = shown; *c; c++) *c = *c == '\n' ? ' ' : *c;
+        used = strlen(shown);
+        while (line.text[used] && used > 0 && ((unsigned char)line.text[used] & 0xc0) == 0x80) /* half a character */
+            shown[--used] = '\0';
+    }
+    for (int64_t i = 0; !line.text && i < line.num_tokens && i < SHOWN_IDS; i++)
+        used += (size_t)snprintf(shown + used, sizeof shown - used, "%s%" PRId32, i ? "," : "", line.tokens[i]);
+    const bool cut = line.text ? line.text[used] != '\0' : line.num_tokens > SHOWN_IDS;
+    log_info("step %" PRId64 "  sample %d: %s%s", run->position.step, line.number, PRINTABLE(shown), cut ? "…" : "");
     return status;
 }
 
@@ -79,26 +73,24 @@ static enum status continue_run_sample(struct run *run, int number, struct sampl
     return STATUS_OK;
 }
 
+RELEASER(sampler_drop, struct sampler, sampler_free)
+
 enum status run_samples(struct run *run, struct error *err)
 {
     const struct sampler_settings greedy = {.temperature = 0, .top_p = 1};
-    enum status status = STATUS_OK;
     if (!run->engine.samples) return STATUS_OK;
-    struct sampler *sampler = sampler_new(&greedy, run->engine.desc.vocab_size);
+    RELEASED(sampler_drop) struct sampler *sampler = sampler_new(&greedy, run->engine.desc.vocab_size);
     int reported = 0;
-    while (reported < run->engine.samples->count && status == STATUS_OK && !run->stop) {
-        struct token_list tokens = {0};
-        status = continue_run_sample(run, reported, sampler, &tokens, err);
-        if (status == STATUS_OK && !run->stop) {
-            status = report_sample(run, reported++, &tokens, err);
-            if (status == STATUS_OK) status = stop_vote(run, err);
-        }
-        token_list_release(&tokens);
+    while (reported < run->engine.samples->count && !run->stop) {
+        RELEASED(token_list_release) struct token_list tokens = {0};
+        TRY(continue_run_sample(run, reported, sampler, &tokens, err));
+        if (run->stop) break;
+        TRY(report_sample(run, reported++, &tokens, err));
+        TRY(stop_vote(run, err));
     }
     if (run->stop && run->boot->rank == 0 &&
         reported < run->engine.samples->count) /* the next evaluation has newer ones */
         log_info("step %" PRId64 ": the stop leaves out the samples %d to %d", run->position.step, reported + 1,
                  run->engine.samples->count);
-    sampler_free(sampler);
-    return status;
+    return STATUS_OK;
 }

@@ -20,7 +20,8 @@ struct token_set;
 #define TOKEN_INDEX_CHECKED (INT64_C(64) << 20)
 
 enum status token_set_open(const char *const *patterns, int num_patterns, struct token_set **set, struct error *err);
-void token_set_close(struct token_set *set);
+void token_set_close(struct token_set *set); /* NULL is allowed */
+RELEASER(token_set_drop, struct token_set, token_set_close)
 int64_t token_set_tokens(const struct token_set *set);
 int64_t token_set_documents(const struct token_set *set); /* an llm.c file counts as one document */
 

@@ -145,6 +145,7 @@ enum status spec_load(const char *path, const char *deepspeed, const char *const
 enum status spec_load_text(const char *path, const char *text, struct run_spec **spec, struct spec_report *report);
 
 void spec_free(struct run_spec *spec);
+RELEASER(spec_drop, struct run_spec, spec_free)
 
 /* Virtual ranks that each of `world` ranks stands for, in turns; 1 without train.virtual_ranks. */
 static inline int spec_turns(const struct run_spec *spec, int world)

@@ -40,8 +40,8 @@ static void test_every_kind_of_option(void **state)
     assert_string_equal(options.set[0], "a=1");
     assert_string_equal(options.set[1], "b=2");
     assert_true(options.dry_run);
-    assert_false(options.help || options.profile || options.version);
-    assert_null(options.resume);
+    assert_false(options.help || options.rank.profile || options.version);
+    assert_null(options.rank.resume);
     assert_int_equal(options.world, 0);
 }
 
