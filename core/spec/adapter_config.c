@@ -110,8 +110,7 @@ enum status adapter_config_load(const char *folder, struct adapter_config *confi
 
 void adapter_config_release(struct adapter_config *config)
 {
-    struct spec_arena arena = config->full ? config->full->arena : (struct spec_arena){0};
-    spec_arena_release(&arena);
+    if (config->full) spec_free(&config->full->spec);
     *config = (struct adapter_config){0};
 }
 
@@ -226,11 +225,6 @@ static json_t *written_saved(const struct adapter_settings *settings, const stru
     return list ? list : json_null();
 }
 
-static json_t *written_number(double x)
-{
-    return x == floor(x) ? json_integer((json_int_t)x) : json_real(x);
-}
-
 json_t *adapter_config_to_json(const struct adapter_settings *settings, const struct model_desc *desc,
                                const struct tensor_table *table, const char *base_model)
 {
@@ -242,7 +236,7 @@ json_t *adapter_config_to_json(const struct adapter_settings *settings, const st
                   "base_model_name_or_path", base_model, "bias", "none", "task_type",
                   desc->num_labels > 0 ? "SEQ_CLS" : "CAUSAL_LM", "fan_in_fan_out", desc->weights_in_out,
                   "inference_mode", true, "init_lora_weights", true, "r", (json_int_t)settings->r, "lora_dropout",
-                  settings->lora_dropout, "use_rslora", settings->use_rslora, "lora_alpha", written_number(alpha),
+                  settings->lora_dropout, "use_rslora", settings->use_rslora, "lora_alpha", spec_number_json(alpha),
                   "target_modules", list_written_targets(desc, table), "modules_to_save", written_saved(settings, desc),
                   "rank_pattern", spec_adapter_patterns(settings->rank_pattern, settings->num_rank_patterns),
                   "alpha_pattern", spec_adapter_patterns(settings->alpha_pattern, settings->num_alpha_patterns),
@@ -255,7 +249,7 @@ json_t *adapter_config_to_json(const struct adapter_settings *settings, const st
     if (adapter_doubles_gate_up(settings, desc, table)) { /* as PEFT writes it, after the patterns that were given */
         static const char gate_up[] = ".*\\.gate_up_proj";
         json_object_set_new(json_object_get(json, "rank_pattern"), gate_up, json_integer(2 * settings->r));
-        json_object_set_new(json_object_get(json, "alpha_pattern"), gate_up, written_number(2 * alpha));
+        json_object_set_new(json_object_get(json, "alpha_pattern"), gate_up, spec_number_json(2 * alpha));
     }
     if (settings->ensure_weight_tying) /* a new key, as are those that are left out */
         json_object_set_new(json, "ensure_weight_tying", json_true());

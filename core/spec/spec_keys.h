@@ -106,6 +106,7 @@ struct spec_full {
     const char *batch_where; /* the place of the batch keys, for messages */
     struct spec_auto *autos; /* in the order of the table */
     int64_t hidden_size;     /* of the model; 0 before spec_resolve_model() */
+    json_t *lists;           /* KEY_STRING_LIST to KEY_BLOCKS: {path: value}, without those that are empty */
     struct spec_arena arena; /* holds all strings, and this struct */
 };
 
@@ -151,10 +152,8 @@ bool spec_key_is_default(const struct spec_key *key, const json_t *value);
 void spec_key_store(struct spec_full *full, const struct spec_key *key, json_t *value);
 json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key);
 
-/* The same for KEY_MODULES, KEY_PATTERNS and KEY_BLOCKS, whose fields are in spec.adapter; {PATTERN: value, …} */
-json_t *spec_adapter_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
-void spec_adapter_store(struct spec_full *full, const struct spec_key *key, const json_t *value);
-json_t *spec_adapter_fetch(const struct spec_full *full, const struct spec_key *key);
+/* A number that is an integer where it is one; {PATTERN: value, …} of such numbers. */
+json_t *spec_number_json(double value);
 json_t *spec_adapter_patterns(const struct pattern_value *patterns, int count);
 
 enum { SPEC_MAX_ADAPTERS = 16 };

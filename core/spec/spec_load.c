@@ -161,15 +161,6 @@ enum status spec_load_text(const char *path, const char *text, struct run_spec *
     return load_sources(path, text, NULL, NULL, 0, spec, report);
 }
 
-void spec_free(struct run_spec *spec)
-{
-    if (!spec) return;
-    spec_free(spec->next);
-    struct spec_arena arena = spec_full(spec)->arena;
-    json_decref(spec->model.config);
-    spec_arena_release(&arena);
-}
-
 void spec_report_release(struct spec_report *report)
 {
     string_list_release(&report->errors);
