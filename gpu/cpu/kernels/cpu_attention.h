@@ -296,9 +296,9 @@ static ALWAYS_INLINE vf product_gradient(vf dz, vf z, const struct attention *a,
 
 /* Turns a block of scores into weights exp(score - highest). highest and sum are updated; keep is the factor for
  * earlier sums. All are per lane. */
-static ALWAYS_INLINE void softmax_block_of(float *scores, int64_t count, int64_t key, int64_t query, bool masked,
-                                           float *highest, float *sum, float *keep, const struct attention *a,
-                                           bool half, bool capped)
+static ALWAYS_INLINE void softmax_block(float *scores, int64_t count, int64_t key, int64_t query, bool masked,
+                                        float *highest, float *sum, float *keep, const struct attention *a, bool half,
+                                        bool capped)
 {
     for (int64_t v = 0; v < NV; v++) {
         vf before = vf_load(highest, v * VF, DTYPE_F32), top = before;
@@ -322,12 +322,6 @@ static ALWAYS_INLINE void softmax_block_of(float *scores, int64_t count, int64_t
     }
 }
 
-static void softmax_block(float *scores, int64_t count, int64_t key, int64_t query, bool masked, float *highest,
-                          float *sum, float *keep, const struct attention *a)
-{
-    WITH_SCORES(a, softmax_block_of, scores, count, key, query, masked, highest, sum, keep);
-}
-
 static void attention_fwd_block(const struct attention_fwd_args *args, const struct attention *a,
                                 const struct attention_unit *u, int64_t h, int64_t query, const float *keys,
                                 const float *values, struct attention_scratch t)
@@ -344,8 +338,8 @@ static void attention_fwd_block(const struct attention_fwd_args *args, const str
     for (int64_t key = seen.first; key < seen.end; key += ATTENTION_ROWS) {
         int64_t rows = min64(ATTENTION_ROWS, seen.end - key);
         multiply_rows(t.scores, keys + key * units_of(a, a->D), t.lanes_a, rows, a);
-        softmax_block(t.scores, rows, key, query, !all_seen(query, last, key, key + rows - 1, a), highest, sum, keep,
-                      a);
+        const bool masked = !all_seen(query, last, key, key + rows - 1, a);
+        WITH_SCORES(a, softmax_block, t.scores, rows, key, query, masked, highest, sum, keep);
         drop_weights(t.scores, rows, key, query, false, h, u, a);
         add_columns(t.sum_a, values, t.scores, key, rows, u->length, keep, a);
     }
@@ -424,12 +418,6 @@ static ALWAYS_INLINE void gradient_by_query(float *scores, const float *products
     }
 }
 
-static void gradient_block_by_query(float *scores, const float *products, int64_t count, int64_t key, int64_t query,
-                                    bool masked, const float *lse, const float *delta, const struct attention *a)
-{
-    WITH_SCORES(a, gradient_by_query, scores, products, count, key, query, masked, lse, delta);
-}
-
 /* The same with keys in the lanes: lse and delta are per row; scores become P, and products become dS. */
 static ALWAYS_INLINE void gradient_by_key(float *scores, float *products, int64_t count, int64_t query, int64_t key,
                                           bool masked, const float *lse, const float *delta, const struct attention *a,
@@ -447,12 +435,6 @@ static ALWAYS_INLINE void gradient_by_key(float *scores, float *products, int64_
             vf_store(products, at_lane, product_gradient(dz, z, a, capped), DTYPE_F32);
         }
     }
-}
-
-static void gradient_block_by_key(float *scores, float *products, int64_t count, int64_t query, int64_t key,
-                                  bool masked, const float *lse, const float *delta, const struct attention *a)
-{
-    WITH_SCORES(a, gradient_by_key, scores, products, count, query, key, masked, lse, delta);
 }
 
 /* delta (length) of one head of one sequence */
@@ -540,8 +522,8 @@ static void attention_bwd_queries(const struct attention_bwd_args *args, const s
         multiply_rows(t.scores, o.k_tokens + key * units_of(a, a->D), t.lanes_a, rows, a);
         multiply_rows(t.products, o.v_tokens + key * units_of(a, a->D), t.lanes_b, rows, a);
         drop_weights(t.products, rows, key, query, false, h, u, a);
-        gradient_block_by_query(t.scores, t.products, rows, key, query, !all_seen(query, last, key, key + rows - 1, a),
-                                lse, delta, a);
+        const bool masked = !all_seen(query, last, key, key + rows - 1, a);
+        WITH_SCORES(a, gradient_by_query, t.scores, t.products, rows, key, query, masked, lse, delta);
         add_columns(t.sum_a, o.k_columns, t.scores, key, rows, u->length, NULL, a);
     }
     store_lanes(at(args->dq, row * args->ld_dq + h * a->D, a->dtype), args->ld_dq, count, t.sum_a, NULL, t.turned, a);
@@ -565,8 +547,9 @@ static void attention_bwd_keys(const struct attention_bwd_args *args, const stru
             multiply_rows(t.scores, o.q_tokens + query * units_of(a, a->D), t.lanes_a, rows, a);
             multiply_rows(t.products, o.dout_tokens + query * units_of(a, a->D), t.lanes_b, rows, a);
             drop_weights(t.products, rows, key, query, true, h, u, a);
-            gradient_block_by_key(t.scores, t.products, rows, query, key,
-                                  !all_seen(query, query + rows - 1, key, last, a), lse + query, o.deltas + query, a);
+            const bool masked = !all_seen(query, query + rows - 1, key, last, a);
+            WITH_SCORES(a, gradient_by_key, t.scores, t.products, rows, query, key, masked, lse + query,
+                        o.deltas + query);
             drop_weights(t.scores, rows, key, query, true, h, u, a);
             add_columns(t.sum_a, o.q_columns, t.products, query, rows, u->length, NULL, a);
             add_columns(t.sum_b, o.dout_columns, t.scores, query, rows, u->length, NULL, a);
