@@ -172,11 +172,7 @@ static void store_lanes(void *x, int64_t ld, int64_t count, float *sum, const fl
     for (int64_t j = 0; factor && j < a->D; j++)
         for (int64_t l = 0; l < NR; l += VF)
             vf_store(sum, j * NR + l, vf_load(sum, j * NR + l, DTYPE_F32) * vf_load(factor, l, DTYPE_F32), DTYPE_F32);
-    for (int64_t j = 0; j < a->padded_d; j += 4) { /* four columns of the result at a time */
-        uint32_t quads[4 * NR];
-        pack_panel(quads, sum + j * NR, NR, 1, 4, 4, NR, UNIT_F32);
-        for (int64_t i = 0; i < NR; i++) memcpy(turned + i * a->padded_d + j, quads + 4 * i, 4 * sizeof *turned);
-    }
+    quad_turn(turned, a->padded_d, sum, NR, a->padded_d, NR);
     for (int64_t i = 0; i < min64(NR, count); i++) {
         void *to = at(x, i * ld, a->dtype);
         const float *from = turned + i * a->padded_d;

@@ -108,14 +108,7 @@ static void delta_product(struct delta_matrix c, struct delta_matrix a, bool a_t
 /* to (columns, rows) = fromᵀ; both counts are rounded up to 4. */
 static void delta_turn(struct delta_matrix to, struct delta_matrix from, int64_t rows, int64_t columns)
 {
-    for (int64_t i = 0; i < rows; i += 4) {
-        for (int64_t j = 0; j < columns; j += 4) {
-            quad q[4];
-            for (int l = 0; l < 4; l++) memcpy(&q[l], from.at + (i + l) * from.ld + j, sizeof q[l]);
-            quad_transpose(q);
-            for (int l = 0; l < 4; l++) memcpy(to.at + (j + l) * to.ld + i, &q[l], sizeof q[l]);
-        }
-    }
+    quad_turn(to.at, to.ld, from.at, from.ld, rows, columns);
 }
 
 /* x = (1 + lower)⁻¹ x, or with `turned` (1 + lowerᵀ)⁻¹ x */

@@ -130,3 +130,17 @@ static ALWAYS_INLINE void quad_transpose(quad q[4])
     q[2] = QUAD_PICK(ab_high, cd_high, 0, 1, 4, 5);
     q[3] = QUAD_PICK(ab_high, cd_high, 2, 3, 6, 7);
 }
+
+/* to (columns, rows) = the transpose of from, numbers of four bytes with rows ld apart; counts are rounded up to 4. */
+static ALWAYS_INLINE void quad_turn(void *to, int64_t ld_to, const void *from, int64_t ld_from, int64_t rows,
+                                    int64_t columns)
+{
+    for (int64_t i = 0; i < rows; i += 4) {
+        for (int64_t j = 0; j < columns; j += 4) {
+            quad q[4];
+            for (int l = 0; l < 4; l++) memcpy(&q[l], (const uint32_t *)from + (i + l) * ld_from + j, sizeof q[l]);
+            quad_transpose(q);
+            for (int l = 0; l < 4; l++) memcpy((uint32_t *)to + (j + l) * ld_to + i, &q[l], sizeof q[l]);
+        }
+    }
+}
