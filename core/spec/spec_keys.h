@@ -7,27 +7,29 @@
 #include "core/spec/spec.h"
 #include "core/spec/spec_tree.h"
 
-enum spec_key_type {
-    KEY_SECTION, /* a mapping whose keys are rows of their own */
-    KEY_FOREIGN, /* a section of DeepSpeed's that ztrain lacks: only whether it is switched on matters */
-    KEY_ALIAS,   /* an old name or place; `fallback` is the path of the key it stands for */
-    KEY_BOOL,
-    KEY_INT,
-    KEY_REAL,
-    KEY_REAL_PAIR,
-    KEY_SIZE, /* bytes: size_text.h; its JSON is the shortest text; int64_t, 0: unset */
-    KEY_STRING,
-    KEY_STRING_LIST, /* one string, or a list of them */
-    KEY_SOURCES,     /* the same, or a list of mappings */
-    KEY_PROMPTS,     /* texts and lists of token ids */
-    KEY_MODULES,     /* a regular expression, or a list of names; its JSON is a string or an array */
-    KEY_PATTERNS,    /* a mapping of regular expressions to numbers */
-    KEY_BLOCKS,      /* a number of a block, or a list of them */
-    KEY_CHOICE,
-    KEY_MODEL_CONFIG, /* a path, or a mapping */
-    KEY_ANY,          /* any value; it is not read */
-    KEY_TYPE_COUNT
-};
+/* Types of keys, and what the help calls them. */
+#define SPEC_KEY_TYPES(X)                                                                                             \
+    X(SECTION, "section") /* a mapping whose keys are rows of their own */                                            \
+    X(FOREIGN, "section") /* a section of DeepSpeed's that ztrain lacks: only whether it is switched on matters */    \
+    X(ALIAS, "old name")  /* an old name or place; `fallback` is the path of the key it stands for */                 \
+    X(BOOL, "true, false")                                                                                            \
+    X(INT, "integer")                                                                                                 \
+    X(REAL, "number")                                                                                                 \
+    X(REAL_PAIR, "[number, number]")                                                                                  \
+    X(SIZE, "size") /* bytes: size_text.h; its JSON is the shortest text; int64_t, 0: unset */                        \
+    X(STRING, "text")                                                                                                 \
+    X(STRING_LIST, "text or list")   /* one string, or a list of them */                                              \
+    X(SOURCES, "text or list")       /* the same, or a list of mappings */                                            \
+    X(PROMPTS, "list")               /* texts and lists of token ids */                                               \
+    X(MODULES, "expression or list") /* a regular expression, or a list of names; its JSON is a string or an array */ \
+    X(PATTERNS, "mapping")           /* a mapping of regular expressions to numbers */                                \
+    X(BLOCKS, "integer or list")     /* a number of a block, or a list of them */                                     \
+    X(CHOICE, "choice")                                                                                               \
+    X(MODEL_CONFIG, "path or mapping")                                                                                \
+    X(ANY, "any") /* any value; it is not read */
+
+#define SPEC_KEY_TYPE(name, word) KEY_##name,
+enum spec_key_type { SPEC_KEY_TYPES(SPEC_KEY_TYPE) KEY_TYPE_COUNT };
 
 enum spec_verdict {
     VERDICT_USED,
