@@ -3,8 +3,8 @@
 #include "core/text/pattern.h"
 
 #include "core/memory.h"
-#include "core/text/text_buffer.h"
 #include "core/text/unicode.h"
+#include "core/text_buffer.h"
 
 #include <pcre2.h>
 
