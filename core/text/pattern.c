@@ -4,7 +4,6 @@
 
 #include "core/memory.h"
 #include "core/text/unicode.h"
-#include "core/text_buffer.h"
 
 #include <pcre2.h>
 

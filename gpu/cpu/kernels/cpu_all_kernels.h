@@ -2,16 +2,12 @@
 /* cpu_all_kernels.h: the ops of one instruction-set level. Each cpu_kernels_*.c names them OPS_CPU_LEVEL. */
 #include "core/heartbeat.h"
 #include "core/quantization/dequantize.h"
-#include "core/quantization/dynamic_map.h"
-#include "core/round_up.h"
 #include "gpu/cpu/device_cpu.h"
 #include "gpu/cpu/kernels/cpu_vector.h"
 #include "gpu/cpu/ops_cpu.h"
 #include "gpu/cpu/ops_cpu_scratch.h"
 #include "gpu/cpu/ops_cpu_team.h"
 #include "gpu/decide_step.h"
-
-#include <stdatomic.h>
 
 /* Defines op_NAME() over `size` elements: each thread does the last arguments, a statement, for its `part` of 0 … n-1,
  * which is cut at multiples of `grain`. */

@@ -6,9 +6,7 @@
 
 #include "core/dtype.h"
 
-#include <math.h>
 #include <stdint.h>
-#include <string.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
