@@ -55,7 +55,7 @@ static enum status read_folder_json(const char *folder, const char *name, size_t
 
 static enum status read_settings(struct tokenizer_folder *folder, struct error *err)
 {
-    json_t *map;
+    json_auto_t *map = NULL;
     /* save_pretrained writes a model_max_length of 10^30, which is no integer of C */
     TRY(read_folder_json(folder->path, "tokenizer_config.json", JSON_DECODE_INT_AS_REAL, &folder->values, err));
     TRY(read_folder_json(folder->path, "config.json", JSON_DECODE_INT_AS_REAL, &folder->model, err));
@@ -63,7 +63,6 @@ static enum status read_settings(struct tokenizer_folder *folder, struct error *
     if (!folder->legacy) return STATUS_OK;
     TRY(read_folder_json(folder->path, "special_tokens_map.json", JSON_DECODE_INT_AS_REAL, &map, err));
     json_object_update(folder->values, map);
-    json_decref(map);
     return STATUS_OK;
 }
 
@@ -136,11 +135,10 @@ static json_t *make_parts(const struct tokenizer_folder *folder, json_t *vocabul
                         "pattern", "Regex", class->words, "behavior", "Isolated", "invert", 0, cut);
     json_t *parts = json_pack("{s:{s:s, s:o, s:o}, s:o, s:{s:s}, s:[]}", "model", "type", "BPE", "vocab", vocabulary,
                               "merges", merges, "pre_tokenizer", cut, "decoder", "type", "ByteLevel", "added_tokens");
-    json_t *defaults = json_loads(class->defaults, 0, NULL);
+    json_auto_t *defaults = json_loads(class->defaults, 0, NULL);
     ASSERT(parts && defaults);
     if (class->nfc) json_object_set_new(parts, "normalizer", json_pack("{s:s}", "type", "NFC"));
     json_object_update_missing(folder->values, defaults);
-    json_decref(defaults);
     return parts;
 }
 
@@ -352,10 +350,9 @@ enum status tokenizer_folder_apply(const struct tokenizer_folder *folder, json_t
 static enum status make_tokenizer(const struct tokenizer_folder *folder, json_t *parts, const char *file,
                                   struct tokenizer **out, struct error *err)
 {
-    enum status status = tokenizer_folder_apply(folder, parts, err);
-    if (status == STATUS_OK) status = tokenizer_from_json(parts, file, out, err);
-    json_decref(parts);
-    return status;
+    json_auto_t *own = parts;
+    TRY(tokenizer_folder_apply(folder, own, err));
+    return tokenizer_from_json(own, file, out, err);
 }
 
 static enum status open_json(const struct tokenizer_folder *folder, const char *path, struct tokenizer **out,
