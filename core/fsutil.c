@@ -191,13 +191,12 @@ enum status fs_read_file(const char *path, size_t most, enum status code, char *
 
 enum status fs_read_json(const char *path, size_t most, size_t flags, json_t **json, struct error *err)
 {
-    char *text;
+    OWNED char *text = NULL;
     size_t bytes;
     json_error_t fault;
     *json = NULL;
     TRY(fs_read_file(path, most, STATUS_DATA, &text, &bytes, err));
     *json = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | flags, &fault);
-    free(text);
     if (!*json)
         return error_set(err, STATUS_DATA, "%s:%d:%d: not valid JSON: %s", path, fault.line, fault.column, fault.text);
     return STATUS_OK;

@@ -448,22 +448,19 @@ json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, c
 json_t *spec_key_default(const struct spec_key *key)
 {
     if (!key->fallback || key->type == KEY_ALIAS) return NULL;
-    struct spec_arena arena = {0};
+    RELEASED(spec_arena_release) struct spec_arena arena = {0};
     const char *sources[] = {"default"};
     struct spec_context ctx = {.arena = &arena, .sources = sources, .num_sources = 1};
     struct spec_node *node = spec_parse_yaml(&ctx, 0, key->fallback, strlen(key->fallback));
     json_t *value = node ? spec_key_convert(&ctx, key, node) : NULL;
     if (!value) BUG("the default of '%s' is refused", key->path);
-    spec_arena_release(&arena);
     return value;
 }
 
 bool spec_key_is_default(const struct spec_key *key, const json_t *value)
 {
-    json_t *usual = spec_key_default(key);
-    const bool same = usual && json_equal(usual, value);
-    json_decref(usual);
-    return same;
+    json_auto_t *usual = spec_key_default(key);
+    return usual && json_equal(usual, value);
 }
 
 char *spec_json_text(const json_t *value)
