@@ -277,18 +277,8 @@ static ALWAYS_INLINE vf product_gradient(vf dz, vf z, const struct attention *a,
     return capped ? dz * a->scale * (1.0f - t * t) : dz * a->scale;
 }
 
-/* Calls FUNCTION with its last arguments, two constants: whether numbers are halves, and whether scores are capped. */
-#define WITH_SCORES(a, FUNCTION, ...)                    \
-    do {                                                 \
-        if ((a)->dtype == DTYPE_F32 && (a)->softcap > 0) \
-            FUNCTION(__VA_ARGS__, a, false, true);       \
-        else if ((a)->dtype == DTYPE_F32)                \
-            FUNCTION(__VA_ARGS__, a, false, false);      \
-        else if ((a)->softcap > 0)                       \
-            FUNCTION(__VA_ARGS__, a, true, true);        \
-        else                                             \
-            FUNCTION(__VA_ARGS__, a, true, false);       \
-    } while (0)
+/* Runs a statement with two constants: whether numbers are halves, and whether scores are capped. */
+#define WITH_SCORES(a, ...) WITH_BOOL(HALF, (a)->dtype != DTYPE_F32, WITH_BOOL(CAPPED, (a)->softcap > 0, __VA_ARGS__))
 
 /* Turns a block of scores into weights exp(score - highest). highest and sum are updated; keep is the factor for
  * earlier sums. All are per lane. */
@@ -335,7 +325,7 @@ static void attention_fwd_block(const struct attention_fwd_args *args, const str
         int64_t rows = min64(ATTENTION_ROWS, seen.end - key);
         multiply_rows(t.scores, keys + key * units_of(a, a->D), t.lanes_a, rows, a);
         const bool masked = !all_seen(query, last, key, key + rows - 1, a);
-        WITH_SCORES(a, softmax_block, t.scores, rows, key, query, masked, highest, sum, keep);
+        WITH_SCORES(a, softmax_block(t.scores, rows, key, query, masked, highest, sum, keep, a, HALF, CAPPED));
         drop_weights(t.scores, rows, key, query, false, h, u, a);
         add_columns(t.sum_a, values, t.scores, key, rows, u->length, keep, a);
     }
@@ -519,7 +509,7 @@ static void attention_bwd_queries(const struct attention_bwd_args *args, const s
         multiply_rows(t.products, o.v_tokens + key * units_of(a, a->D), t.lanes_b, rows, a);
         drop_weights(t.products, rows, key, query, false, h, u, a);
         const bool masked = !all_seen(query, last, key, key + rows - 1, a);
-        WITH_SCORES(a, gradient_by_query, t.scores, t.products, rows, key, query, masked, lse, delta);
+        WITH_SCORES(a, gradient_by_query(t.scores, t.products, rows, key, query, masked, lse, delta, a, HALF, CAPPED));
         add_columns(t.sum_a, o.k_columns, t.scores, key, rows, u->length, NULL, a);
     }
     store_lanes(at(args->dq, row * args->ld_dq + h * a->D, a->dtype), args->ld_dq, count, t.sum_a, NULL, t.turned, a);
@@ -544,8 +534,8 @@ static void attention_bwd_keys(const struct attention_bwd_args *args, const stru
             multiply_rows(t.products, o.dout_tokens + query * units_of(a, a->D), t.lanes_b, rows, a);
             drop_weights(t.products, rows, key, query, true, h, u, a);
             const bool masked = !all_seen(query, query + rows - 1, key, last, a);
-            WITH_SCORES(a, gradient_by_key, t.scores, t.products, rows, query, key, masked, lse + query,
-                        o.deltas + query);
+            WITH_SCORES(a, gradient_by_key(t.scores, t.products, rows, query, key, masked, lse + query,
+                                           o.deltas + query, a, HALF, CAPPED));
             drop_weights(t.scores, rows, key, query, true, h, u, a);
             add_columns(t.sum_a, o.q_columns, t.products, query, rows, u->length, NULL, a);
             add_columns(t.sum_b, o.dout_columns, t.scores, query, rows, u->length, NULL, a);

@@ -86,14 +86,10 @@ static void delta_product(struct delta_matrix c, struct delta_matrix a, bool a_t
         for (int64_t i = 0, rows; i < m; i += rows) {
             const uint32_t *from = (const uint32_t *)(const void *)(a.at + (a_turned ? i : i * a.ld));
             rows = m - i >= MR ? MR : SHORT_MR;
-            if (a_turned && rows == MR)
-                micro_f32_with(k, from, 1, a.ld, columns, b.ld, tile, MR, NV);
-            else if (a_turned)
-                micro_f32_with(k, from, 1, a.ld, columns, b.ld, tile, SHORT_MR, NV);
-            else if (rows == MR)
-                micro_f32_with(k, from, a.ld, 1, columns, b.ld, tile, MR, NV);
-            else
-                micro_f32_with(k, from, a.ld, 1, columns, b.ld, tile, SHORT_MR, NV);
+            WITH_BOOL(TURNED, a_turned,
+                      WITH_BOOL(WHOLE, rows == MR,
+                                micro_f32_with(k, from, TURNED ? 1 : a.ld, TURNED ? a.ld : 1, columns, b.ld, tile,
+                                               WHOLE ? MR : SHORT_MR, NV)));
             for (int64_t r = 0; r < rows; r++) {
                 float *to = c.at + (i + r) * c.ld + j;
                 for (int64_t l = 0; l < NR; l += VF) {

@@ -41,21 +41,16 @@ enum unit_kind {
 };
 
 /* WITH_DTYPE() for the kind of a unit. */
-#define WITH_UNIT(kind, ...)                          \
-    do {                                              \
-        if ((kind) == UNIT_F32) {                     \
-            const enum unit_kind KIND = UNIT_F32;     \
-            __VA_ARGS__;                              \
-        } else if ((kind) == UNIT_F16) {              \
-            const enum unit_kind KIND = UNIT_F16;     \
-            __VA_ARGS__;                              \
-        } else if ((kind) == UNIT_WIDENED) {          \
-            const enum unit_kind KIND = UNIT_WIDENED; \
-            __VA_ARGS__;                              \
-        } else {                                      \
-            const enum unit_kind KIND = UNIT_PAIR;    \
-            __VA_ARGS__;                              \
-        }                                             \
+#define WITH_UNIT(kind, ...)                                             \
+    do {                                                                 \
+        if ((kind) == UNIT_F32)                                          \
+            AS_CONSTANT(enum unit_kind, KIND, UNIT_F32, __VA_ARGS__)     \
+        else if ((kind) == UNIT_F16)                                     \
+            AS_CONSTANT(enum unit_kind, KIND, UNIT_F16, __VA_ARGS__)     \
+        else if ((kind) == UNIT_WIDENED)                                 \
+            AS_CONSTANT(enum unit_kind, KIND, UNIT_WIDENED, __VA_ARGS__) \
+        else                                                             \
+            AS_CONSTANT(enum unit_kind, KIND, UNIT_PAIR, __VA_ARGS__)    \
     } while (0)
 
 typedef uint32_t quad __attribute__((vector_size(16)));
