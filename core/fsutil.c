@@ -124,6 +124,11 @@ enum status fs_open_read(const char *path, enum status code, int *fd, int64_t *b
     return STATUS_OK;
 }
 
+void fs_close(const int *fd)
+{
+    if (*fd >= 0) io_close(*fd);
+}
+
 enum status fs_open_stream(const char *path, enum status code, FILE **stream, struct error *err)
 {
     int fd;
@@ -170,36 +175,28 @@ enum status fs_read_file(const char *path, size_t most, enum status code, char *
 {
     *data = NULL;
     *size = 0;
-    int fd;
+    RELEASED(fs_close) int fd = -1;
     int64_t bytes = 0;
     TRY(fs_open_read(path, code, &fd, &bytes, err));
-    enum status status = STATUS_OK;
-    if ((uint64_t)bytes > most) {
-        status = error_set(err, code, "'%s' has %lld bytes, at most %zu expected", path, (long long)bytes, most);
-    } else {
-        *data = memory_alloc((size_t)bytes + 1);
-        status = fs_pread(fd, path, *data, (size_t)bytes, 0, code, err);
-        (*data)[bytes] = '\0';
-        *size = (size_t)bytes;
-    }
-    io_close(fd);
-    if (status != STATUS_OK) {
-        free(*data);
-        *data = NULL;
-        *size = 0;
-    }
-    return status;
+    if ((uint64_t)bytes > most)
+        return error_set(err, code, "'%s' has %lld bytes, at most %zu expected", path, (long long)bytes, most);
+    OWNED char *text = memory_alloc((size_t)bytes + 1);
+    TRY(fs_pread(fd, path, text, (size_t)bytes, 0, code, err));
+    text[bytes] = '\0';
+    *size = (size_t)bytes;
+    *data = text;
+    text = NULL;
+    return STATUS_OK;
 }
 
 enum status fs_read_json(const char *path, size_t most, size_t flags, json_t **json, struct error *err)
 {
-    char *text;
+    OWNED char *text = NULL;
     size_t bytes;
     json_error_t fault;
     *json = NULL;
     TRY(fs_read_file(path, most, STATUS_DATA, &text, &bytes, err));
     *json = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | flags, &fault);
-    free(text);
     if (!*json)
         return error_set(err, STATUS_DATA, "%s:%d:%d: not valid JSON: %s", path, fault.line, fault.column, fault.text);
     return STATUS_OK;
@@ -279,24 +276,19 @@ enum status fs_write_file(const char *path, const void *data, size_t size, enum 
 
 enum status fs_copy_file(const char *from, const char *to, enum status code, int64_t *bytes, struct error *err)
 {
-    int in;
+    RELEASED(fs_close) int in = -1;
     int64_t total;
-    TRY(fs_open_read(from, code, &in, &total, err));
     struct temporary temporary;
-    enum status status = fs_temporary_open(&temporary, to, code, err);
-    if (status != STATUS_OK) {
-        io_close(in);
-        return status;
-    }
-    char *chunk = memory_alloc(COPY_CHUNK);
+    enum status status = STATUS_OK;
+    TRY(fs_open_read(from, code, &in, &total, err));
+    TRY(fs_temporary_open(&temporary, to, code, err));
+    OWNED char *chunk = memory_alloc(COPY_CHUNK);
     for (int64_t done = 0; status == STATUS_OK && done < total;) {
         size_t count = total - done < COPY_CHUNK ? (size_t)(total - done) : (size_t)COPY_CHUNK;
         status = fs_pread(in, from, chunk, count, done, code, err);
         if (status == STATUS_OK) status = fs_write(temporary.fd, temporary.name, chunk, count, code, err);
         done += (int64_t)count;
     }
-    free(chunk);
-    io_close(in);
     if (bytes) *bytes = total;
     return fs_temporary_finish(&temporary, to, status, code, err);
 }

@@ -28,6 +28,13 @@ static struct {
     void *context;
 } watch;
 
+void heartbeat_pause(double seconds)
+{
+    const struct timespec pause = {.tv_nsec = (long)(seconds * 1e9)};
+    nanosleep(&pause, NULL);
+    heartbeat_beat();
+}
+
 void heartbeat_slow_begin(struct slow_call *call, const char *doing, const char *path, int fd)
 {
     const int reason = errno;

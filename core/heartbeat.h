@@ -20,6 +20,9 @@ static inline void heartbeat_beat(void)
     atomic_fetch_add_explicit(counter, 1, memory_order_relaxed);
 }
 
+/* Sleeps for less than a second, and beats. */
+void heartbeat_pause(double seconds);
+
 /* One slow call, on its caller's stack. Calls may nest; each thread has its own. */
 struct slow_call {
     const char *doing; /* "reading" */

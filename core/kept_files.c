@@ -94,15 +94,12 @@ enum status kept_files_add(const char *path, struct error *err)
 {
     size_t bytes;
     bool opened;
-    char *text = kept_files_read(path, &bytes);
-    const bool known = text != NULL;
-    free(text);
-    if (known || !(text = any_file_read(path, MOST_BYTES, &bytes, &opened))) return STATUS_OK;
+    OWNED char *known = kept_files_read(path, &bytes);
+    OWNED char *text = known ? NULL : any_file_read(path, MOST_BYTES, &bytes, &opened);
+    if (!text) return STATUS_OK;
     const int fd = kept() >= 0 ? kept() : make_kept_file();
     const struct record record = {(uint32_t)strlen(path), (uint32_t)bytes};
     const bool done = fd >= 0 && lseek(fd, 0, SEEK_END) >= 0 && kept_write_all(fd, &record, sizeof record) &&
                       kept_write_all(fd, path, record.path_bytes) && kept_write_all(fd, text, bytes);
-    const int reason = errno;
-    free(text);
-    return done ? STATUS_OK : error_system(err, STATUS_DEVICE, reason, "cannot keep '%s' in memory", path);
+    return done ? STATUS_OK : error_system(err, STATUS_DEVICE, errno, "cannot keep '%s' in memory", path);
 }

@@ -12,11 +12,7 @@ static bool is_stopped(const struct retry *retry)
 
 static void rest(const struct retry *retry, double due)
 {
-    for (double left; !is_stopped(retry) && (left = due - seconds_now()) > 0;) {
-        const struct timespec pause = {.tv_nsec = (long)(fmin(left, glance) * 1e9)};
-        nanosleep(&pause, NULL);
-        heartbeat_beat();
-    }
+    for (double left; !is_stopped(retry) && (left = due - seconds_now()) > 0;) heartbeat_pause(fmin(left, glance));
 }
 
 bool retry_again(struct retry *retry, enum status *status, struct error *err)

@@ -253,12 +253,10 @@ static void control_died_at_start(struct control *control, int rank)
 /* Fails the job when the limit is over. */
 static void control_await_rank(struct control *control, int rank, double start, double limit)
 {
-    const struct timespec pause = {.tv_nsec = 2 * 1000 * 1000};
     struct control_rank *peer = &control->block->ranks[rank];
     bool local = peer->node == control->node;
     while (atomic_load(&peer->state) == RANK_ABSENT && atomic_load(&control->block->failed) != 2) {
-        nanosleep(&pause, NULL);
-        heartbeat_beat();
+        heartbeat_pause(0.002);
         const char *host = peer->host[0] ? peer->host : "?";
         if (seconds_now() - start > limit) {
             control_blame(control, rank, FAILURE_ABSENT, STATUS_PEER,

@@ -20,9 +20,6 @@
 #pragma once
 
 #include "comm/launch/bootstrap.h"
-#include "core/core.h"
-
-#include <stdatomic.h>
 
 enum { CONTROL_SLOT_BYTES = 65536, CONTROL_STAGING_BYTES = 1 << 20 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "comm/control/watchdog.h"
 
-static const double gone_grace = 0.5;  /* seconds for supervisor or agent to report how a peer died */
-static const long pause_ns = 20000000; /* between two looks of peer_lost() */
+static const double gone_grace = 0.5;    /* seconds, for supervisor or agent to report how a peer died */
+static const double look_seconds = 0.02; /* between two looks of a rank that waits */
 
 static struct control_rank *watchdog_rank(struct control *control, int rank)
 {
@@ -162,7 +162,6 @@ void watchdog_peek(struct control *control, struct watchdog *watch, const char *
 
 enum status peer_lost(struct control *control, int peer, const char *what, const char *reason)
 {
-    const struct timespec pause = {.tv_nsec = pause_ns};
     const int node = watchdog_rank(control, peer)->node;
     struct control_rank *agent = watchdog_agent(control, node);
     const uint32_t heard = atomic_load(&agent->heard);
@@ -172,8 +171,7 @@ enum status peer_lost(struct control *control, int peer, const char *what, const
         bool judged = atomic_load(&agent->heard) != heard || atomic_load(&agent->condition) != NODE_FINE;
         double waited = seconds_now() - start;
         if (waited >= (judged ? gone_grace : control->timeout)) break;
-        nanosleep(&pause, NULL);
-        heartbeat_beat();
+        heartbeat_pause(look_seconds);
     }
     if (atomic_load(&agent->condition) != NODE_FINE) peer_blame_node(control, node, peer, what);
     char how[256];
@@ -189,8 +187,6 @@ enum status peer_lost(struct control *control, int peer, const char *what, const
 /* ---- waiting ------------------------------------------------------------- */
 
 enum { SPIN_ROUNDS = 200 }; /* of a pause instruction each: a few microseconds */
-
-static const double slice = 0.02; /* seconds between two looks at the job's health */
 
 /* Counts wrap around; ranks are never more than a few arrivals apart. */
 static bool wait_reached(uint32_t count, uint32_t target)
@@ -221,7 +217,7 @@ static enum status wait_for(struct control *control, enum host_collectives chann
     for (;;) {
         if (atomic_load(&block->failed)) return control_status(control, NULL);
         uint32_t count = atomic_load(arrivals);
-        if (!wait_reached(count, target)) control_arrival_wait(control, peer, channel, count, slice);
+        if (!wait_reached(count, target)) control_arrival_wait(control, peer, channel, count, look_seconds);
         if (wait_reached(atomic_load(arrivals), target)) return STATUS_OK;
         watchdog_look(control, &watch, what);
     }
@@ -250,7 +246,6 @@ static bool wait_rank_gone(struct control *control, int rank)
 
 bool control_await_end(struct control *control, double seconds)
 {
-    const struct timespec pause = {.tv_nsec = (long)(slice * 1e9)};
     const int self = control->rank, world = (int)control->block->world;
     const double start = seconds_now();
     do {
@@ -262,8 +257,7 @@ bool control_await_end(struct control *control, double seconds)
             lower |= r < self && atomic_load(&control->block->ranks[r].state) == RANK_CLOSED;
         }
         if (all || (lower && (node || control->agents[control->node] != self))) return true;
-        nanosleep(&pause, NULL);
-        heartbeat_beat();
+        heartbeat_pause(look_seconds);
     } while (seconds_now() - start < seconds);
     return false;
 }

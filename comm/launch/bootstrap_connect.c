@@ -8,7 +8,6 @@
 #include "comm/wire/wire.h"
 #include "core/version.h"
 
-#include <sched.h>
 #include <sodium.h>
 #include <sys/random.h>
 #include <xxhash.h>

@@ -71,14 +71,7 @@ static bool receive_frame(struct kv_client *client, const struct kv_frame *frame
 /* False: the connection has ended, perhaps by kv_client_free(). */
 static bool receive_bytes(struct kv_client *client, void *out, size_t bytes)
 {
-    for (size_t at = 0; at < bytes;) {
-        struct pollfd one = {.fd = client->fd, .events = POLLIN};
-        if (poll(&one, 1, -1) < 0 && errno != EINTR) return false;
-        ssize_t n = recv(client->fd, (char *)out + at, bytes - at, MSG_DONTWAIT);
-        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) return false;
-        at += n > 0 ? (size_t)n : 0;
-    }
-    return true;
+    return bytes == 0 || recv(client->fd, out, bytes, MSG_WAITALL) == (ssize_t)bytes; /* no signal comes here */
 }
 
 static void *read_all(void *context)
@@ -212,6 +205,7 @@ enum status kv_client_new(int fd, int world, double grace, kv_ended *ended, void
     pthread_mutex_init(&c->mutex, NULL);
     pthread_mutex_init(&c->sending, NULL);
     condition_init(&c->changed);
+    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
     int error = thread_start(&c->reader, 0, read_all, c);
     if (error) {
         close(fd);

@@ -19,10 +19,7 @@ _Static_assert((int)BOOTSTRAP_VALUE_MAX < (int)VALUE_BYTES, "a value is a value 
 
 static struct {
     int (*init)(int *spawned, int *size, int *rank, int *appnum);
-    int (*finalize)(void);
-    int (*abort)(int flag, const char *text);
     int (*put)(const char *key, const char *value);
-    int (*fence)(void);
     int (*get)(const char *job, int source, const char *key, char *value, int size, int *length);
 } pmi2;
 
@@ -31,56 +28,37 @@ static void pmi2_name_key(char key[KEY_BYTES], const char *name, int rank)
     snprintf(key, KEY_BYTES, "ztrain.%s.%d", name, rank);
 }
 
-static int pmi2_run_init(struct pmi_call *call)
+static int pmi2_run_init(int *rank, int *world)
 {
-    int spawned = 0, appnum = 0, code = pmi2.init(&spawned, &call->world, &call->rank, &appnum);
+    int spawned = 0, appnum = 0, code = pmi2.init(&spawned, world, rank, &appnum);
     const char *fd = getenv("PMI_FD");
     if (code == 0 && fd) fcntl(atoi(fd), F_SETFD, FD_CLOEXEC); /* programs that this rank executes are not ranks */
     return code;
 }
 
-static int pmi2_run_put(struct pmi_call *call)
+static int pmi2_run_put(const char *name, int rank, char *value)
 {
     char key[KEY_BYTES];
-    pmi2_name_key(key, call->key, call->rank);
-    return pmi2.put(key, call->value);
+    pmi2_name_key(key, name, rank);
+    return pmi2.put(key, value);
 }
 
-static int pmi2_run_fence(struct pmi_call *call)
+static int pmi2_run_get(const char *name, int rank, char got[PMI_VALUE_BYTES])
 {
-    (void)call;
-    return pmi2.fence();
-}
-
-static int pmi2_run_get(struct pmi_call *call)
-{
-    for (int i = 0; i < call->count; i++, call->rank++) {
-        char key[KEY_BYTES], value[VALUE_BYTES] = "";
-        int length = 0;
-        pmi2_name_key(key, call->key, call->rank);
-        int code = pmi2.get(NULL, ID_NULL, key, value, sizeof value, &length);
-        if (code != 0) return code;
-        if (length < 0 || strnlen(value, sizeof value) > BOOTSTRAP_VALUE_MAX) return TOO_LONG;
-        snprintf(call->values + (size_t)i * PMI_VALUE_BYTES, PMI_VALUE_BYTES, "%s", value);
-    }
+    char key[KEY_BYTES], value[VALUE_BYTES] = "";
+    int length = 0;
+    pmi2_name_key(key, name, rank);
+    int code = pmi2.get(NULL, ID_NULL, key, value, sizeof value, &length);
+    if (code != 0) return code;
+    if (length < 0 || strnlen(value, sizeof value) > BOOTSTRAP_VALUE_MAX) return TOO_LONG;
+    snprintf(got, PMI_VALUE_BYTES, "%s", value);
     return 0;
 }
 
-static int pmi2_run_finalize(struct pmi_call *call)
-{
-    (void)call;
-    return pmi2.finalize();
-}
-
-static void pmi2_abort_job(int code, const char *text)
-{
-    pmi2.abort(code, text);
-}
-
-static const char *pmi2_explain(const struct pmi_function *function, int code, char text[64])
+static const char *pmi2_explain(enum pmi_verb verb, int code, char text[64])
 {
     snprintf(text, 64, " (error %d)", code);
-    if (function->run != pmi2_run_get) return text;
+    if (verb != PMI_GET) return text;
     return code == NO_KEY     ? " (no such key)"
            : code == TOO_LONG ? " (its value is too long)"
                               : " (an error of the library)";
@@ -88,24 +66,22 @@ static const char *pmi2_explain(const struct pmi_function *function, int code, c
 
 enum status launcher_pmi2_new(int rank, int world, struct launcher **launcher, struct error *err)
 {
-    static const struct pmi_library library = {.name = "PMI-2",
-                                               .init = {"PMI2_Init", pmi2_run_init},
-                                               .put = {"PMI2_KVS_Put", pmi2_run_put},
-                                               .fence = {"PMI2_KVS_Fence", pmi2_run_fence},
-                                               .get = {"PMI2_KVS_Get", pmi2_run_get},
-                                               .finalize = {"PMI2_Finalize", pmi2_run_finalize},
-                                               .abort = pmi2_abort_job,
-                                               .explain = pmi2_explain,
-                                               .variable = "PMI_FD",
-                                               .init_hint =
-                                                   "the variable is left over from another step, or another program "
-                                                   "of this step has used it; let srun itself start ztrain: srun "
-                                                   "--mpi=pmi2 -n %d ztrain ...",
-                                               .rank_hint = "let srun itself start ztrain: srun --mpi=pmi2 -n %d "
-                                                            "ztrain ..."};
+    static struct pmi_library library = {
+        .name = "PMI-2",
+        .verbs = {"PMI2_Init", "PMI2_KVS_Put", "PMI2_KVS_Fence", "PMI2_KVS_Get", "PMI2_Finalize"},
+        .init = pmi2_run_init,
+        .put = pmi2_run_put,
+        .get = pmi2_run_get,
+        .explain = pmi2_explain,
+        .variable = "PMI_FD",
+        .init_hint = "the variable is left over from another step, or another program "
+                     "of this step has used it; let srun itself start ztrain: srun "
+                     "--mpi=pmi2 -n %d ztrain ...",
+        .rank_hint = "let srun itself start ztrain: srun --mpi=pmi2 -n %d "
+                     "ztrain ..."};
     static const struct pmi_symbol symbols[] = {
-        {"PMI2_Init", &pmi2.init},   {"PMI2_Finalize", &pmi2.finalize}, {"PMI2_Abort", &pmi2.abort},
-        {"PMI2_KVS_Put", &pmi2.put}, {"PMI2_KVS_Fence", &pmi2.fence},   {"PMI2_KVS_Get", &pmi2.get},
+        {"PMI2_Init", &pmi2.init},   {"PMI2_Finalize", &library.finalize}, {"PMI2_Abort", &library.abort},
+        {"PMI2_KVS_Put", &pmi2.put}, {"PMI2_KVS_Fence", &library.fence},   {"PMI2_KVS_Get", &pmi2.get},
     };
     TRY(pmi_library_open("libpmi2.so.0",
                          "install Slurm's PMI-2 library (Debian: libpmi2-0) on every node, or set LD_LIBRARY_PATH to "

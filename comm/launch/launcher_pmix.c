@@ -74,28 +74,28 @@ static int pmix_get_one(uint32_t rank, const char *name, char *text, int *number
     return good ? 0 : BAD_VALUE;
 }
 
-static int pmix_run_init(struct pmi_call *call)
+static int pmix_run_init(int *rank, int *world)
 {
     int code = pmix.init(&pmix.self, NULL, 0);
-    call->rank = (int)pmix.self.rank;
-    return code ? code : pmix_get_one(PMIX_RANK_WILDCARD, "pmix.job.size", NULL, &call->world);
+    *rank = (int)pmix.self.rank;
+    return code ? code : pmix_get_one(PMIX_RANK_WILDCARD, "pmix.job.size", NULL, world);
 }
 
-static int pmix_run_put(struct pmi_call *call)
+static int pmix_run_put(const char *name, int rank, char *value)
 {
+    (void)rank;
     struct {
         struct pmix_value value;
         char spare[64];
-    } put = {.value = {.type = PMIX_STRING, .data.string = call->value}};
+    } put = {.value = {.type = PMIX_STRING, .data.string = value}};
     char key[512] = "";
-    snprintf(key, sizeof key, "ztrain.%s", call->key);
+    snprintf(key, sizeof key, "ztrain.%s", name);
     int code = pmix.put(PMIX_GLOBAL, key, &put.value);
     return code ? code : pmix.commit();
 }
 
-static int pmix_run_fence(struct pmi_call *call)
+static int pmix_run_fence(void)
 {
-    (void)call;
     struct {
         struct pmix_info info;
         char spare[256];
@@ -104,32 +104,26 @@ static int pmix_run_fence(struct pmi_call *call)
     return pmix.fence(NULL, 0, &collect.info, 1);
 }
 
-static int pmix_run_get(struct pmi_call *call)
+static int pmix_run_get(const char *name, int rank, char value[PMI_VALUE_BYTES])
 {
     char key[BOOTSTRAP_KEY_MAX + 8];
-    int code = 0;
-    snprintf(key, sizeof key, "ztrain.%s", call->key);
-    for (int i = 0; i < call->count; i++, call->rank++) {
-        code = pmix_get_one((uint32_t)call->rank, key, call->values + (size_t)i * PMI_VALUE_BYTES, NULL);
-        if (code != 0) return code;
-    }
-    return 0;
+    snprintf(key, sizeof key, "ztrain.%s", name);
+    return pmix_get_one((uint32_t)rank, key, value, NULL);
 }
 
-static int pmix_run_finalize(struct pmi_call *call)
+static int pmix_run_finalize(void)
 {
-    (void)call;
     return pmix.finalize(NULL, 0);
 }
 
-static void pmix_abort_job(int code, const char *text)
+static int pmix_abort_job(int code, const char *text)
 {
-    pmix.abort(code, text, NULL, 0);
+    return pmix.abort(code, text, NULL, 0);
 }
 
-static const char *pmix_explain(const struct pmi_function *function, int code, char text[64])
+static const char *pmix_explain(enum pmi_verb verb, int code, char text[64])
 {
-    (void)function;
+    (void)verb;
     snprintf(text, 64, ": %s",
              code == BAD_VALUE ? "its value is not a text or a number as expected" : pmix.error(code));
     return text;
@@ -137,19 +131,20 @@ static const char *pmix_explain(const struct pmi_function *function, int code, c
 
 enum status launcher_pmix_new(int rank, int world, struct launcher **launcher, struct error *err)
 {
-    static const struct pmi_library library = {.name = "PMIx",
-                                               .init = {"PMIx_Init", pmix_run_init},
-                                               .put = {"PMIx_Put", pmix_run_put},
-                                               .fence = {"PMIx_Fence", pmix_run_fence},
-                                               .get = {"PMIx_Get", pmix_run_get},
-                                               .finalize = {"PMIx_Finalize", pmix_run_finalize},
-                                               .abort = pmix_abort_job,
-                                               .explain = pmix_explain,
-                                               .init_hint =
-                                                   "PMIX_NAMESPACE and PMIX_RANK are left over from another step, or "
-                                                   "this libpmix does not fit the launcher's; srun --mpi=pmi2 -n %d "
-                                                   "ztrain ... needs no PMIx",
-                                               .rank_hint = "let the launcher itself start ztrain"};
+    static const struct pmi_library library = {
+        .name = "PMIx",
+        .verbs = {"PMIx_Init", "PMIx_Put", "PMIx_Fence", "PMIx_Get", "PMIx_Finalize"},
+        .init = pmix_run_init,
+        .put = pmix_run_put,
+        .fence = pmix_run_fence,
+        .get = pmix_run_get,
+        .finalize = pmix_run_finalize,
+        .abort = pmix_abort_job,
+        .explain = pmix_explain,
+        .init_hint = "PMIX_NAMESPACE and PMIX_RANK are left over from another step, or "
+                     "this libpmix does not fit the launcher's; srun --mpi=pmi2 -n %d "
+                     "ztrain ... needs no PMIx",
+        .rank_hint = "let the launcher itself start ztrain"};
     static const struct pmi_symbol symbols[] = {
         {"PMIx_Get_version", &pmix.version}, {"PMIx_Init", &pmix.init}, {"PMIx_Finalize", &pmix.finalize},
         {"PMIx_Abort", &pmix.abort},         {"PMIx_Put", &pmix.put},   {"PMIx_Commit", &pmix.commit},

@@ -12,6 +12,21 @@ struct pmi_launcher {
     bool initialized; /* the library's Init has succeeded */
 };
 
+struct pmi_call {
+    const struct pmi_library *library;
+    enum pmi_verb verb;
+    int rank, world; /* results of init; get: the first rank, and after a failure the one whose value was not got */
+    int count;       /* of get: ranks */
+    char key[BOOTSTRAP_KEY_MAX + 1], value[PMI_VALUE_BYTES]; /* key: of put and get; value: of put */
+
+    pthread_mutex_t mutex; /* guards the rest */
+    pthread_cond_t changed;
+    int code; /* that the library has returned */
+    bool returned, given_up;
+
+    char values[][PMI_VALUE_BYTES]; /* of get: (count) */
+};
+
 enum status pmi_library_open(const char *file, const char *hint, const struct pmi_symbol *symbols, size_t count,
                              struct error *err)
 {
@@ -31,9 +46,16 @@ enum status pmi_library_open(const char *file, const char *hint, const struct pm
     return STATUS_OK;
 }
 
-static struct pmi_call *call_new(const struct launcher *launcher, const char *key, int count)
+static const struct pmi_library *library_of(const struct launcher *launcher)
+{
+    return ((const struct pmi_launcher *)launcher)->library;
+}
+
+static struct pmi_call *call_new(const struct launcher *launcher, enum pmi_verb verb, const char *key, int count)
 {
     struct pmi_call *call = memory_zeroed(1, sizeof *call + (size_t)count * PMI_VALUE_BYTES);
+    call->library = library_of(launcher);
+    call->verb = verb;
     condition_init(&call->changed);
     pthread_mutex_init(&call->mutex, NULL);
     call->rank = launcher->rank;
@@ -49,10 +71,28 @@ static void call_free(struct pmi_call *call)
     free(call);
 }
 
+static int call_verb(struct pmi_call *call)
+{
+    const struct pmi_library *library = call->library;
+    int code = 0;
+    switch (call->verb) {
+    case PMI_INIT: return library->init(&call->rank, &call->world);
+    case PMI_PUT: return library->put(call->key, call->rank, call->value);
+    case PMI_FENCE: return library->fence();
+    case PMI_GET:
+        for (int i = 0; i < call->count && code == 0; i++, call->rank += code == 0)
+            code = library->get(call->key, call->rank, call->values[i]);
+        return code;
+    case PMI_FINALIZE: return library->finalize();
+    case PMI_VERBS: break;
+    }
+    BUG("verb %d", (int)call->verb);
+}
+
 static void *call_thread(void *context)
 {
     struct pmi_call *call = context;
-    int code = call->run(call);
+    int code = call_verb(call);
     pthread_mutex_lock(&call->mutex);
     call->code = code;
     call->returned = true;
@@ -64,14 +104,13 @@ static void *call_thread(void *context)
 }
 
 /* *code: what it returned. After a failure (STATUS_PEER: too late) the call is its thread's. */
-static enum status call_run(struct pmi_call *call, const struct pmi_function *function, double seconds, int *code,
-                            struct error *err)
+static enum status call_run(struct pmi_call *call, double seconds, int *code, struct error *err)
 {
     struct timespec end = time_after(seconds);
-    call->run = function->run;
+    const char *name = call->library->verbs[call->verb];
     if (thread_start(NULL, 0, call_thread, call) != 0) {
         call_free(call);
-        return error_set(err, STATUS_DEVICE, "cannot start a thread for %s", function->name);
+        return error_set(err, STATUS_DEVICE, "cannot start a thread for %s", name);
     }
     pthread_mutex_lock(&call->mutex);
     while (!call->returned && pthread_cond_timedwait(&call->changed, &call->mutex, &end) != ETIMEDOUT)
@@ -80,31 +119,25 @@ static enum status call_run(struct pmi_call *call, const struct pmi_function *fu
     *code = call->code;
     call->given_up = !returned;
     pthread_mutex_unlock(&call->mutex); /* a thread that has returned does not touch it any more */
-    return returned ? STATUS_OK
-                    : error_set(err, STATUS_PEER, "%s has not returned after %.3g s", function->name, seconds);
-}
-
-static const struct pmi_library *library_of(const struct launcher *launcher)
-{
-    return ((const struct pmi_launcher *)launcher)->library;
+    return returned ? STATUS_OK : error_set(err, STATUS_PEER, "%s has not returned after %.3g s", name, seconds);
 }
 
 static enum status pmi_connect(struct launcher *launcher, double seconds, const char *interface, struct error *err)
 {
     (void)interface;
     const struct pmi_library *library = library_of(launcher);
-    struct pmi_call *call = call_new(launcher, "", 0);
+    struct pmi_call *call = call_new(launcher, PMI_INIT, "", 0);
     int code;
-    TRY(call_run(call, &library->init, seconds, &code, err));
+    TRY(call_run(call, seconds, &code, err));
     const int rank = call->rank, world = call->world;
     call_free(call);
     if (code != 0) {
         const char *value = library->variable ? getenv(library->variable) : NULL;
         const char *over = library->variable ? " over " : "", *is = library->variable ? "=" : "";
         char text[64];
-        error_set(err, STATUS_USAGE, "%s%s%s%s%s failed%s", library->init.name, over,
+        error_set(err, STATUS_USAGE, "%s%s%s%s%s failed%s", library->verbs[PMI_INIT], over,
                   library->variable ? library->variable : "", is, value ? value : "",
-                  library->explain(&library->init, code, text));
+                  library->explain(PMI_INIT, code, text));
         return error_hint(err, library->init_hint, launcher->world);
     }
     ((struct pmi_launcher *)launcher)->initialized = true;
@@ -115,50 +148,47 @@ static enum status pmi_connect(struct launcher *launcher, double seconds, const 
     return error_hint(err, library->rank_hint, launcher->world);
 }
 
-static enum status call_failed(const struct launcher *launcher, const struct pmi_function *function, int code,
-                               struct error *err)
+static enum status call_failed(const struct launcher *launcher, enum pmi_verb verb, int code, struct error *err)
 {
     char text[64];
     size_t used = strlen(err->text);
-    snprintf(err->text + used, sizeof err->text - used, " failed%s",
-             library_of(launcher)->explain(function, code, text));
+    snprintf(err->text + used, sizeof err->text - used, " failed%s", library_of(launcher)->explain(verb, code, text));
     return STATUS_PEER;
 }
 
-static enum status pmi_call(struct launcher *launcher, const struct pmi_function *function, const char *key,
-                            const char *own, double seconds, struct error *err)
+static enum status pmi_call(struct launcher *launcher, enum pmi_verb verb, const char *key, const char *own,
+                            double seconds, struct error *err)
 {
-    struct pmi_call *call = call_new(launcher, key, 0);
+    struct pmi_call *call = call_new(launcher, verb, key, 0);
     int code;
     snprintf(call->value, sizeof call->value, "%s", own);
-    const enum status status = call_run(call, function, seconds, &code, err);
+    const enum status status = call_run(call, seconds, &code, err);
     if (status == STATUS_PEER && !*key)
         error_hint(err, "a rank of the step did not start or has ended: see its own messages; srun -K ends the step "
                         "when that happens");
     TRY(status);
     call_free(call);
     if (code == 0) return STATUS_OK;
-    error_set(err, STATUS_PEER, "%s%s%s%s", function->name, *key ? " of '" : "", key, *key ? "'" : "");
-    return call_failed(launcher, function, code, err);
+    error_set(err, STATUS_PEER, "%s%s%s%s", library_of(launcher)->verbs[verb], *key ? " of '" : "", key,
+              *key ? "'" : "");
+    return call_failed(launcher, verb, code, err);
 }
 
 static enum status pmi_exchange(struct launcher *launcher, const char *key, const char *own, char *values,
                                 double seconds, struct error *err)
 {
-    const struct pmi_library *library = library_of(launcher);
-    const struct pmi_function *get = &library->get;
     int code;
-    TRY(pmi_call(launcher, &library->put, key, own, seconds, err));
-    TRY(pmi_call(launcher, &library->fence, "", "", seconds, err));
-    struct pmi_call *call = call_new(launcher, key, launcher->world);
+    TRY(pmi_call(launcher, PMI_PUT, key, own, seconds, err));
+    TRY(pmi_call(launcher, PMI_FENCE, "", "", seconds, err));
+    struct pmi_call *call = call_new(launcher, PMI_GET, key, launcher->world);
     call->rank = 0;
-    TRY(call_run(call, get, seconds, &code, err));
+    TRY(call_run(call, seconds, &code, err));
     if (code == 0)
         memcpy(values, call->values, (size_t)call->count * PMI_VALUE_BYTES);
     else
-        error_set(err, STATUS_PEER, "%s of '%s' of rank %d", get->name, key, call->rank);
+        error_set(err, STATUS_PEER, "%s of '%s' of rank %d", call->library->verbs[PMI_GET], key, call->rank);
     call_free(call);
-    return code == 0 ? STATUS_OK : call_failed(launcher, get, code, err);
+    return code == 0 ? STATUS_OK : call_failed(launcher, PMI_GET, code, err);
 }
 
 static void pmi_abort(struct launcher *launcher, enum status code, const char *text)
@@ -169,10 +199,10 @@ static void pmi_abort(struct launcher *launcher, enum status code, const char *t
 static void pmi_library_finish(struct launcher *launcher)
 {
     struct pmi_launcher *pmi = (struct pmi_launcher *)launcher;
-    struct pmi_call *call = pmi->initialized ? call_new(launcher, "", 0) : NULL;
+    struct pmi_call *call = pmi->initialized ? call_new(launcher, PMI_FINALIZE, "", 0) : NULL;
     int code;
     pmi->initialized = false;
-    if (call && call_run(call, &pmi->library->finalize, finish_seconds, &code, NULL) == STATUS_OK) call_free(call);
+    if (call && call_run(call, finish_seconds, &code, NULL) == STATUS_OK) call_free(call);
 }
 
 static void pmi_release(struct launcher *launcher)

@@ -8,33 +8,20 @@
 
 enum { PMI_VALUE_BYTES = BOOTSTRAP_VALUE_MAX + 1 };
 
-struct pmi_call {
-    int rank, world; /* results of init; get: the first rank, and after a failure the one whose value was not got */
-    int count;       /* of get: ranks */
-    char key[BOOTSTRAP_KEY_MAX + 1], value[PMI_VALUE_BYTES]; /* key: of put and get; value: of put */
+enum pmi_verb { PMI_INIT, PMI_PUT, PMI_FENCE, PMI_GET, PMI_FINALIZE, PMI_VERBS };
 
-    /* pmi_library.c's */
-    int (*run)(struct pmi_call *call);
-    pthread_mutex_t mutex; /* guards the rest */
-    pthread_cond_t changed;
-    int code; /* that run() has returned */
-    bool returned, given_up;
-
-    char values[]; /* of get: (count × PMI_VALUE_BYTES) */
-};
-
-/* run returns 0 or the library's code. */
-struct pmi_function {
-    const char *name;
-    int (*run)(struct pmi_call *call);
-};
-
+/* The verbs return 0 or the library's code. */
 struct pmi_library {
-    const char *name; /* "PMIx" */
-    struct pmi_function init, put, fence, get, finalize;
-    void (*abort)(int code, const char *text);
-    const char *(*explain)(const struct pmi_function *function, int code, char text[64]); /* " (error 14)" */
-    const char *variable;              /* of init, for messages; NULL: none */
+    const char *name;             /* "PMIx" */
+    const char *verbs[PMI_VERBS]; /* "PMIx_Init", … */
+    int (*init)(int *rank, int *world);
+    int (*put)(const char *key, int rank, char *value);
+    int (*fence)(void);
+    int (*get)(const char *key, int rank, char value[PMI_VALUE_BYTES]);
+    int (*finalize)(void);
+    int (*abort)(int code, const char *text);
+    const char *(*explain)(enum pmi_verb verb, int code, char text[64]); /* " (error 14)" */
+    const char *variable;                                                /* of init, for messages; NULL: none */
     const char *init_hint, *rank_hint; /* if init fails, or reports another rank: formats of the world's size */
 };
 

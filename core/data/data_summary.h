@@ -3,7 +3,6 @@
 #pragma once
 
 #include "core/data/label_set.h"
-#include "core/data/token_set.h"
 
 /* Lengths of documents, in tokens. A quantile is the smallest length that so many do not exceed. */
 struct length_summary {

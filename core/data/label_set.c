@@ -25,7 +25,7 @@ static enum status companion_path(const struct shard_labels *shard, const char *
 static enum status read_labels(struct label_set *set, const struct shard_labels *shard, struct error *err)
 {
     char path[FS_PATH_MAX];
-    int fd;
+    RELEASED(fs_close) int fd = -1;
     int64_t bytes;
     TRY(companion_path(shard, ".labels", path, err));
     if (fs_is_absent(path)) {
@@ -35,16 +35,12 @@ static enum status read_labels(struct label_set *set, const struct shard_labels 
         return error_cause(err, ENOENT);
     }
     TRY(fs_open_read(path, STATUS_DATA, &fd, &bytes, err));
-    enum status status;
     if (bytes != 4 * shard->count)
-        status = error_set(err, STATUS_DATA,
-                           "'%s' has %lld bytes, expected 4 for each of the %lld documents of '%s'; hint: the two do "
-                           "not belong together; make both again",
-                           path, (long long)bytes, (long long)shard->count, shard->prefix);
-    else
-        status = fs_pread(fd, path, set->labels + shard->first, (size_t)bytes, 0, STATUS_DATA, err);
-    io_close(fd);
-    TRY(status);
+        return error_set(err, STATUS_DATA,
+                         "'%s' has %lld bytes, expected 4 for each of the %lld documents of '%s'; hint: the two do "
+                         "not belong together; make both again",
+                         path, (long long)bytes, (long long)shard->count, shard->prefix);
+    TRY(fs_pread(fd, path, set->labels + shard->first, (size_t)bytes, 0, STATUS_DATA, err));
     for (int64_t i = 0; i < shard->count; i++)
         if (set->labels[shard->first + i] < 0)
             return error_set(err, STATUS_DATA, "'%s' at byte %lld: label %d is negative; hint: labels count from 0",
@@ -96,24 +92,22 @@ static enum status read_types(struct label_set *set, const struct token_set *tok
     char path[FS_PATH_MAX];
     TRY(companion_path(shard, ".types", path, err));
     if (fs_is_absent(path)) return STATUS_OK;
+    RELEASED(fs_close) int fd = -1;
     struct types_reader reader = {.path = path};
-    TRY(fs_open_read(path, STATUS_DATA, &reader.fd, &reader.bytes, err));
-    enum status status = STATUS_OK;
+    TRY(fs_open_read(path, STATUS_DATA, &fd, &reader.bytes, err));
+    reader.fd = fd;
     if (reader.bytes != shard->tokens)
-        TRY_END(error_set(err, STATUS_DATA,
-                          "'%s' has %lld bytes, expected one for each of the %lld tokens of '%s'; hint: the two do not "
-                          "belong together; make both again",
-                          path, (long long)reader.bytes, (long long)shard->tokens, shard->prefix));
+        return error_set(err, STATUS_DATA,
+                         "'%s' has %lld bytes, expected one for each of the %lld tokens of '%s'; hint: the two do not "
+                         "belong together; make both again",
+                         path, (long long)reader.bytes, (long long)shard->tokens, shard->prefix);
     for (int64_t i = 0; i < shard->count; i++) {
         int64_t first, length;
-        TRY_END(token_set_document(tokens, shard->first + i, &first, &length, err));
-        TRY_END(
-            count_first_labels(&reader, first - shard->first_token, length, &set->first_text[shard->first + i], err));
+        TRY(token_set_document(tokens, shard->first + i, &first, &length, err));
+        TRY(count_first_labels(&reader, first - shard->first_token, length, &set->first_text[shard->first + i], err));
         set->pairs += set->first_text[shard->first + i] < length;
     }
-end:
-    io_close(reader.fd);
-    return status;
+    return STATUS_OK;
 }
 
 /* ---- names --------------------------------------------------------------- */
@@ -133,21 +127,13 @@ static enum status check_label_names(const json_t *names, const char *path, stru
 static enum status read_names(struct label_set *set, const struct shard_labels *shard, struct error *err)
 {
     char path[FS_PATH_MAX];
-    json_t *names = NULL, *whole;
+    json_auto_t *whole = NULL;
     TRY(companion_path(shard, ".labels.json", path, err));
-    if (!fs_is_absent(path)) {
-        TRY(fs_read_json(path, MAX_NAMES_BYTES, 0, &whole, err));
-        names = json_incref(json_object_get(whole, "id2label"));
-        json_decref(whole);
-        enum status status = check_label_names(names, path, err);
-        if (status != STATUS_OK) {
-            json_decref(names);
-            return status;
-        }
-    }
+    if (!fs_is_absent(path)) TRY(fs_read_json(path, MAX_NAMES_BYTES, 0, &whole, err));
+    json_t *names = json_object_get(whole, "id2label");
+    if (whole) TRY(check_label_names(names, path, err));
     bool same = shard->first == 0 || (names && set->names ? json_equal(names, set->names) : names == set->names);
     if (shard->first == 0) set->names = json_incref(names);
-    json_decref(names);
     if (!same)
         return error_set(err, STATUS_DATA,
                          "the shards name their labels differently: '%s' is not like that of the first shard; hint: "

@@ -13,8 +13,6 @@
 
 #include "core/data/token_set.h"
 
-#include <jansson.h>
-
 /* All of it is owned. */
 struct label_set {
     int64_t documents;

@@ -18,7 +18,6 @@
 
 #include "core/data/document_fit.h"
 #include "core/data/label_set.h"
-#include "core/data/token_set.h"
 
 enum { INTERLEAVE_SOURCES = 64 }; /* at most */
 

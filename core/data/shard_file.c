@@ -56,16 +56,13 @@ static enum status read_once(const struct shard_file *file, bool anew, int64_t o
                              struct error *err)
 {
     struct stat facts;
-    int fd = anew ? -1 : file->fd;
-    const bool opens = fd < 0;
-    if (opens) TRY(shard_open_facts(file->path, &fd, &facts, err));
-    enum status status = STATUS_OK;
-    if (!opens && fstat(fd, &facts) != 0)
-        status = error_system(err, STATUS_DATA, errno, "cannot read '%s'", file->path);
-    if (status == STATUS_OK) status = check_unchanged(file, &facts, err);
-    if (status == STATUS_OK) status = fs_pread(fd, file->path, out, (size_t)count, offset, STATUS_DATA, err);
-    if (opens) io_close(fd);
-    return status;
+    RELEASED(fs_close) int own = -1;
+    const bool opens = anew || file->fd < 0;
+    if (opens) TRY(shard_open_facts(file->path, &own, &facts, err));
+    const int fd = opens ? own : file->fd;
+    if (!opens && fstat(fd, &facts) != 0) return error_system(err, STATUS_DATA, errno, "cannot read '%s'", file->path);
+    TRY(check_unchanged(file, &facts, err));
+    return fs_pread(fd, file->path, out, (size_t)count, offset, STATUS_DATA, err);
 }
 
 enum status shard_file_read(const struct shard_file *file, int64_t offset, int64_t count, void *out, struct error *err)

@@ -443,6 +443,17 @@ static enum status allocate(struct token_stream *stream, struct error *err)
     return STATUS_OK;
 }
 
+static void stream_free(struct token_stream *stream)
+{
+    pthread_cond_destroy(&stream->changed);
+    pthread_mutex_destroy(&stream->mutex);
+    free(stream->memory);
+    free(stream->numbers);
+    free(stream->reader.mask);
+    free(stream->mixing);
+    free(stream);
+}
+
 enum status token_stream_open(const struct token_stream_config *config, int64_t first_step,
                               struct token_stream **stream, struct error *err)
 {
@@ -461,6 +472,8 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
         return error_set(err, STATUS_USAGE,
                          "data.seq_length 1 leaves no target if data.packing is false; hint: 2 or more");
     struct token_stream *new = memory_zeroed(1, sizeof *new);
+    pthread_mutex_init(&new->mutex, NULL);
+    pthread_cond_init(&new->changed, NULL);
     new->config = *config;
     new->reader.config = &new->config;
     new->reader.source = &new->config.source;
@@ -483,23 +496,15 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
         new->micros = config->batch_size / together *stream_turns(config);
         new->steps_per_epoch = token_stream_steps_per_epoch(config);
     }
-    pthread_mutex_init(&new->mutex, NULL);
-    pthread_cond_init(&new->changed, NULL);
     int rc = thread_start(&new->thread, 0, token_stream_prefetch, new);
     if (rc != 0) {
-        pthread_cond_destroy(&new->changed);
-        pthread_mutex_destroy(&new->mutex);
         status = error_set(err, STATUS_DEVICE, "cannot start the thread that reads data: %s", strerror(rc));
         goto fail;
     }
     *stream = new;
     return STATUS_OK;
 fail:
-    free(new->memory);
-    free(new->numbers);
-    free(new->reader.mask);
-    free(new->mixing);
-    free(new);
+    stream_free(new);
     return status;
 }
 
@@ -533,13 +538,7 @@ void token_stream_close(struct token_stream *stream)
     pthread_cond_signal(&stream->changed);
     pthread_mutex_unlock(&stream->mutex);
     pthread_join(stream->thread, NULL);
-    pthread_cond_destroy(&stream->changed);
-    pthread_mutex_destroy(&stream->mutex);
-    free(stream->memory);
-    free(stream->numbers);
-    free(stream->reader.mask);
-    free(stream->mixing);
-    free(stream);
+    stream_free(stream);
 }
 
 /* ---- copies -------------------------------------------------------------- */

@@ -13,8 +13,6 @@
 #include "core/core.h"
 #include "core/flight/flight.h"
 
-#include <dirent.h>
-
 enum { FLIGHT_FILE_BYTES = 8192 + FLIGHT_ENTRIES * FLIGHT_ENTRY_WORDS * 8 };
 
 /* Why a record was written last. The names are in files. */

@@ -81,11 +81,7 @@ bool line_queue_drain(struct line_queue *queue, double seconds)
     struct error err;
     while (queue->used > 0) {
         if (attempt(queue, &err) != STATUS_OK) break;
-        while (queue->used > 0 && seconds_now() < queue->retry_at && seconds_now() < end) {
-            const struct timespec pause = {.tv_nsec = (long)(glance * 1e9)};
-            nanosleep(&pause, NULL);
-            heartbeat_beat();
-        }
+        while (queue->used > 0 && seconds_now() < queue->retry_at && seconds_now() < end) heartbeat_pause(glance);
         if (seconds_now() >= end) break;
     }
     int64_t lost = queue->dropped;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/metrics/tensorboard.h"
 
+#include "core/text_buffer.h"
+
 struct tensorboard {
     int fd;
     char *path;
@@ -20,96 +22,83 @@ enum { TENSOR_DTYPE = 1, TENSOR_SHAPE = 2, TENSOR_STRINGS = 8, DTYPE_STRING = 7 
 enum { SHAPE_DIM = 2, DIM_SIZE = 1 };
 enum { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
 
-struct message {
-    unsigned char *data;
-    size_t used;
-};
-
-static void tensorboard_append(struct message *m, const void *data, size_t bytes)
-{
-    m->data = memory_resize(m->data, m->used + bytes);
-    memcpy(m->data + m->used, data, bytes);
-    m->used += bytes;
-}
-
-static void proto_put_varint(struct message *m, uint64_t x)
+static void proto_put_varint(struct text *m, uint64_t x)
 {
     do {
         unsigned char byte = (unsigned char)((x & 127) | (x > 127 ? 128 : 0));
-        tensorboard_append(m, &byte, 1);
+        text_add(m, &byte, 1);
         x >>= 7;
     } while (x);
 }
 
-static void proto_put_key(struct message *m, int field, int wire)
+static void proto_put_key(struct text *m, int field, int wire)
 {
     proto_put_varint(m, (uint64_t)(field << 3 | wire));
 }
 
-static void proto_put_integer(struct message *m, int field, int64_t x)
+static void proto_put_integer(struct text *m, int field, int64_t x)
 {
     proto_put_key(m, field, WIRE_VARINT);
     proto_put_varint(m, (uint64_t)x);
 }
 
-static void proto_put_bytes(struct message *m, int field, const void *data, size_t bytes)
+static void proto_put_bytes(struct text *m, int field, const void *data, size_t bytes)
 {
     proto_put_key(m, field, WIRE_BYTES);
     proto_put_varint(m, bytes);
-    tensorboard_append(m, data, bytes);
+    text_add(m, data, bytes);
 }
 
-static void proto_put_text(struct message *m, int field, const char *text)
+static void proto_put_text(struct text *m, int field, const char *text)
 {
     proto_put_bytes(m, field, text, strlen(text));
 }
 
 /* Adds `inner` as a field of `m`, and empties it. */
-static void proto_put_message(struct message *m, int field, struct message *inner)
+static void proto_put_message(struct text *m, int field, struct text *inner)
 {
-    proto_put_bytes(m, field, inner->data, inner->used);
-    free(inner->data);
-    *inner = (struct message){0};
+    proto_put_bytes(m, field, inner->bytes, inner->count);
+    text_release(inner);
 }
 
-static void proto_put_fixed(struct message *m, int field, int wire, const void *x, size_t bytes)
+static void proto_put_fixed(struct text *m, int field, int wire, const void *x, size_t bytes)
 {
     proto_put_key(m, field, wire);
-    tensorboard_append(m, x, bytes);
+    text_add(m, x, bytes);
 }
 
 /* ---- records ------------------------------------------------------------- */
 
 /* And its CRC-32C. TensorFlow masks it, so that a file within a file does not look like one. */
-static void tensorboard_append_checked(struct message *m, const unsigned char *data, size_t bytes)
+static void add_checked(struct text *m, const void *data, size_t bytes)
 {
     const uint32_t polynomial = 0x82f63b78; /* reflected */
     uint32_t crc = ~(uint32_t)0;
-    tensorboard_append(m, data, bytes);
+    text_add(m, data, bytes);
     for (size_t i = 0; i < bytes; i++) {
-        crc ^= data[i];
+        crc ^= ((const unsigned char *)data)[i];
         for (int bit = 0; bit < 8; bit++) crc = crc & 1 ? crc >> 1 ^ polynomial : crc >> 1;
     }
     crc = ~crc;
     crc = (crc >> 15 | crc << 17) + 0xa282ead8;
-    tensorboard_append(m, &crc, sizeof crc);
+    text_add(m, &crc, sizeof crc);
 }
 
 /* Writes an Event with one member that is set, and empties it. */
-static enum status write_event(struct tensorboard *t, int64_t step, int field, struct message *part, struct error *err)
+static enum status write_event(struct tensorboard *t, int64_t step, int field, struct text *part, struct error *err)
 {
-    struct message event = {0}, record = {0};
+    struct text event = {0}, record = {0};
     const double wall = clock_seconds(CLOCK_REALTIME);
     proto_put_fixed(&event, EVENT_WALL_TIME, WIRE_64, &wall, sizeof wall);
     proto_put_integer(&event, EVENT_STEP, step);
     proto_put_message(&event, field, part);
 
-    const uint64_t length = event.used;
-    tensorboard_append_checked(&record, (const unsigned char *)&length, sizeof length);
-    tensorboard_append_checked(&record, event.data, event.used);
-    enum status status = fs_write(t->fd, t->path, record.data, record.used, STATUS_CHECKPOINT, err);
-    free(event.data);
-    free(record.data);
+    const uint64_t length = event.count;
+    add_checked(&record, &length, sizeof length);
+    add_checked(&record, event.bytes, event.count);
+    enum status status = fs_write(t->fd, t->path, record.bytes, record.count, STATUS_CHECKPOINT, err);
+    text_release(&event);
+    text_release(&record);
     return status;
 }
 
@@ -117,9 +106,9 @@ static enum status write_event(struct tensorboard *t, int64_t step, int field, s
 
 static enum status write_beginning(struct tensorboard *t, int64_t step, struct error *err)
 {
-    struct message version = {0}, session = {0};
+    struct text version = {0}, session = {0};
     const char words[] = "brain.Event:2";
-    tensorboard_append(&version, words, strlen(words));
+    text_add(&version, words, strlen(words));
     TRY(write_event(t, 0, EVENT_FILE_VERSION, &version, err));
     proto_put_integer(&session, SESSION_STATUS, SESSION_START);
     return write_event(t, step, EVENT_SESSION_LOG, &session, err);
@@ -157,22 +146,22 @@ void tensorboard_close(struct tensorboard *t)
 enum status tensorboard_scalars(struct tensorboard *t, int64_t step, const struct scalar *scalars, int count,
                                 struct error *err)
 {
-    struct message summary = {0};
+    struct text summary = {0};
     for (int i = 0; i < count; i++) {
-        struct message value = {0};
+        struct text value = {0};
         if (!isfinite(scalars[i].value)) continue;
         proto_put_text(&value, VALUE_TAG, scalars[i].tag);
         const float narrow = (float)scalars[i].value;
         proto_put_fixed(&value, VALUE_SIMPLE, WIRE_32, &narrow, sizeof narrow);
         proto_put_message(&summary, SUMMARY_VALUE, &value);
     }
-    return summary.used ? write_event(t, step, EVENT_SUMMARY, &summary, err) : STATUS_OK;
+    return summary.count ? write_event(t, step, EVENT_SUMMARY, &summary, err) : STATUS_OK;
 }
 
 /* A tensor of one string, which the plugin for texts shows. */
 enum status tensorboard_text(struct tensorboard *t, const char *tag, const char *text, struct error *err)
 {
-    struct message summary = {0}, value = {0}, metadata = {0}, plugin = {0}, tensor = {0}, shape = {0}, dim = {0};
+    struct text summary = {0}, value = {0}, metadata = {0}, plugin = {0}, tensor = {0}, shape = {0}, dim = {0};
     proto_put_text(&plugin, PLUGIN_NAME, "text");
     proto_put_message(&metadata, METADATA_PLUGIN, &plugin);
     proto_put_integer(&dim, DIM_SIZE, 1);

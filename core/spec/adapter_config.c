@@ -32,13 +32,11 @@ static enum status read_config_key(struct spec_context *ctx, struct spec_full *f
     const struct spec_key *row = spec_key_find(spec_arena_printf(ctx->arena, "peft.%s", node->key));
     if (!row || row->verdict != VERDICT_USED || row->offset == offsetof(struct spec_full, spec.adapter.base_dtype)) {
         if (is_plain_lora(row, node->key, value)) return STATUS_OK;
-        char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-        error_set(err, STATUS_USAGE,
-                  "'%s' is %.200s, and ztrain has LoRA and rsLoRA only; hint: merge the adapter with PEFT "
-                  "(merge_and_unload), and train on the merged folder",
-                  node->key, text);
-        free(text);
-        return STATUS_USAGE;
+        OWNED char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+        return error_set(err, STATUS_USAGE,
+                         "'%s' is %.200s, and ztrain has LoRA and rsLoRA only; hint: merge the adapter with PEFT "
+                         "(merge_and_unload), and train on the merged folder",
+                         node->key, text);
     }
     const bool names_none = row->type == KEY_MODULES && node->kind == NODE_LIST && !node->count;
     if (node->kind == NODE_NULL || names_none || row->offset == offsetof(struct spec_full, peft_task)) return STATUS_OK;
@@ -62,9 +60,8 @@ static enum status read_config(struct spec_context *ctx, const json_t *json, str
                                struct error *err)
 {
     struct spec_full *full = config->full;
-    char *text = json_dumps(json, JSON_COMPACT);
+    OWNED char *text = json_dumps(json, JSON_COMPACT);
     const struct spec_node *root = spec_parse_json(ctx, 0, text, strlen(text));
-    free(text);
     const char *type = config_text(ctx, full, root, "peft_type");
     if (root && (!type || strcasecmp(type, "LORA") != 0))
         return error_set(err, STATUS_USAGE, "'peft_type' is %.100s, and ztrain has LORA only; hint: %s",
@@ -88,12 +85,10 @@ enum status adapter_config_from_json(const json_t *json, const char *where, stru
     *config = (struct adapter_config){0};
     if (!json_is_object(json))
         return error_set(err, STATUS_DATA, "%s is not a mapping; hint: PEFT's save_pretrained() writes it", where);
-    struct spec_arena scratch = {0};
+    RELEASED(spec_arena_release) struct spec_arena scratch = {0};
     struct spec_context ctx = {.arena = &scratch, .sources = &where, .num_sources = 1};
     config->full = spec_full_new();
-    const enum status status = read_config(&ctx, json, config, err);
-    spec_arena_release(&scratch);
-    if (status == STATUS_OK) return STATUS_OK;
+    if (read_config(&ctx, json, config, err) == STATUS_OK) return STATUS_OK;
     adapter_config_release(config);
     return error_prefix(err, "%s", where);
 }
@@ -110,8 +105,7 @@ enum status adapter_config_load(const char *folder, struct adapter_config *confi
 
 void adapter_config_release(struct adapter_config *config)
 {
-    struct spec_arena arena = config->full ? config->full->arena : (struct spec_arena){0};
-    spec_arena_release(&arena);
+    if (config->full) spec_free(&config->full->spec);
     *config = (struct adapter_config){0};
 }
 
@@ -161,7 +155,7 @@ static bool parameter_of(const struct model_desc *desc, const struct tensor_info
 /* By what follows the block's number, if all that end so are targets. */
 static json_t *list_written_parameters(const struct model_desc *desc, const struct tensor_table *table)
 {
-    json_t *names = json_object(), *list;
+    json_auto_t *names = json_object();
     for (int i = 0; i < table->num_tensors; i++) {
         const struct tensor_info *tensor = &table->tensors[i];
         char name[sizeof tensor->name];
@@ -178,13 +172,12 @@ static json_t *list_written_parameters(const struct model_desc *desc, const stru
         const char *end = mlp ? mlp : block;
         json_object_set_new(names, targets == all && end ? end + 1 : name, json_null());
     }
-    list = json_object_size(names) ? json_array() : json_null();
+    json_t *list = json_object_size(names) ? json_array() : json_null();
     const char *key;
     json_t *value;
     json_object_foreach (names, key, value) {
         json_array_append_new(list, json_string(key));
     }
-    json_decref(names);
     return list;
 }
 
@@ -192,23 +185,22 @@ static json_t *list_written_parameters(const struct model_desc *desc, const stru
 static json_t *list_written_targets(const struct model_desc *desc, const struct tensor_table *table)
 {
     const bool whole = desc->multimodal;
-    json_t *list = json_array(), *leaves = json_object(); /* of each leaf, whether it is enough */
+    json_t *list = json_array();
+    json_auto_t *leaves = json_object(); /* of each leaf, whether it is enough */
     for (int i = 0; i < table->num_tensors; i++) {
         const char *name = table->tensors[i].name;
         const size_t length = target_of(&table->tensors[i]);
         size_t start = length;
         while (start > 0 && name[start - 1] != '.') start--;
         if (!length || adapter_is_parameter(desc, &table->tensors[i])) continue;
-        char *leaf = memory_printf("%.*s", (int)(length - start), name + start);
+        OWNED char *leaf = memory_printf("%.*s", (int)(length - start), name + start);
         const json_t *enough = json_object_get(leaves, leaf);
         if (!enough) {
             json_object_set_new(leaves, leaf, json_boolean(!whole && leaf_is_enough(table, leaf, length - start)));
             if (json_is_true(json_object_get(leaves, leaf))) json_array_append_new(list, json_string(leaf));
         }
         if (json_is_false(json_object_get(leaves, leaf))) json_array_append_new(list, json_stringn(name, length));
-        free(leaf);
     }
-    json_decref(leaves);
     return list;
 }
 
@@ -226,11 +218,6 @@ static json_t *written_saved(const struct adapter_settings *settings, const stru
     return list ? list : json_null();
 }
 
-static json_t *written_number(double x)
-{
-    return x == floor(x) ? json_integer((json_int_t)x) : json_real(x);
-}
-
 json_t *adapter_config_to_json(const struct adapter_settings *settings, const struct model_desc *desc,
                                const struct tensor_table *table, const char *base_model)
 {
@@ -242,20 +229,19 @@ json_t *adapter_config_to_json(const struct adapter_settings *settings, const st
                   "base_model_name_or_path", base_model, "bias", "none", "task_type",
                   desc->num_labels > 0 ? "SEQ_CLS" : "CAUSAL_LM", "fan_in_fan_out", desc->weights_in_out,
                   "inference_mode", true, "init_lora_weights", true, "r", (json_int_t)settings->r, "lora_dropout",
-                  settings->lora_dropout, "use_rslora", settings->use_rslora, "lora_alpha", written_number(alpha),
+                  settings->lora_dropout, "use_rslora", settings->use_rslora, "lora_alpha", spec_number_json(alpha),
                   "target_modules", list_written_targets(desc, table), "modules_to_save", written_saved(settings, desc),
                   "rank_pattern", spec_adapter_patterns(settings->rank_pattern, settings->num_rank_patterns),
                   "alpha_pattern", spec_adapter_patterns(settings->alpha_pattern, settings->num_alpha_patterns),
                   "loftq_config", "megatron_core", "megatron.core", "use_dora", false);
     ASSERT(json);
     for (size_t i = 0; i < COUNT_OF(nulls); i++) json_object_set_new(json, nulls[i], json_null());
-    json_t *parameters = list_written_parameters(desc, table);
+    json_auto_t *parameters = list_written_parameters(desc, table);
     if (json_is_array(parameters)) json_object_set(json, "target_parameters", parameters);
-    json_decref(parameters);
     if (adapter_doubles_gate_up(settings, desc, table)) { /* as PEFT writes it, after the patterns that were given */
         static const char gate_up[] = ".*\\.gate_up_proj";
         json_object_set_new(json_object_get(json, "rank_pattern"), gate_up, json_integer(2 * settings->r));
-        json_object_set_new(json_object_get(json, "alpha_pattern"), gate_up, written_number(2 * alpha));
+        json_object_set_new(json_object_get(json, "alpha_pattern"), gate_up, spec_number_json(2 * alpha));
     }
     if (settings->ensure_weight_tying) /* a new key, as are those that are left out */
         json_object_set_new(json, "ensure_weight_tying", json_true());

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "core/model/tensor_table.h"
-#include "core/training/settings.h"
 
 #define ADAPTER_CONFIG_FILE "adapter_config.json"
 

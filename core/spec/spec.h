@@ -6,12 +6,10 @@
  * "--set a.b.c". */
 #pragma once
 
-#include "core/dtype.h"
 #include "core/metrics/eval_metric.h"
 #include "core/model/model_config.h"
 #include "core/training/loss_scaler.h"
 #include "core/training/lr_schedule.h"
-#include "core/training/settings.h"
 
 enum { SPEC_MAX_SOURCES = 64 }; /* of a mixture */
 

@@ -45,18 +45,14 @@ static void adapter_merge(struct spec_context *ctx, struct spec_full *full, cons
     for (const struct spec_key *key = spec_keys; key->path; key++) {
         if (!adapter_reads(key)) continue;
         const struct spec_node *node = spec_find(root, key->path);
-        json_t *there = spec_key_fetch(file, key), *here = node ? spec_key_fetch(full, key) : NULL;
+        json_auto_t *there = spec_key_fetch(file, key), *here = node ? spec_key_fetch(full, key) : NULL;
         if (!node || node->kind == NODE_NULL) {
             spec_key_store(full, key, json_incref(there));
         } else if (!adapter_agrees(there, here) && !adapter_may_differ(full, key)) {
-            char *was = spec_json_text(there), *now = spec_json_text(here);
+            OWNED char *was = spec_json_text(there), *now = spec_json_text(here);
             spec_error(ctx, node->pos, "'%s' is %s, and %s in the config of model.adapter; hint: remove it here",
                        key->path, now, was);
-            free(was);
-            free(now);
         }
-        json_decref(there);
-        json_decref(here);
     }
 }
 

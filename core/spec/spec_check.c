@@ -84,12 +84,11 @@ static void check_value(struct spec_context *ctx, struct spec_full *full, const 
         spec_yaml_plain(&bare);
         spec_notice(ctx, node->pos, "'%s' is text in quotes and is taken as %s", key->path, node->text);
     }
-    json_t *value = spec_key_convert(ctx, key, &bare);
+    json_auto_t *value = spec_key_convert(ctx, key, &bare);
     if (!value) return;
     if (!spec_key_is_default(key, value)) check_verdict(ctx, key, node);
     if (key->size) spec_key_store(full, key, json_incref(value));
     if (node->was_auto && stands_for_another(key)) spec_auto_record(full, key, spec_pos_text(ctx, node->key_pos));
-    json_decref(value);
 }
 
 static const char *check_params_of(struct spec_context *ctx, const struct spec_full *full, const char *section)

@@ -8,12 +8,9 @@ static void add_spec_difference(struct string_list *list, const char *key, const
 {
     const char *why =
         refused ? ": that would change the run; hint: set it back, or start a new run under another run.name" : "";
-    char *old = spec_json_text(was), *new = spec_json_text(now);
-    char *line = memory_printf("'%s'%s was %s in the checkpoint and is %s now%s", key, of, old, new, why);
+    OWNED char *old = spec_json_text(was), *new = spec_json_text(now);
+    OWNED char *line = memory_printf("'%s'%s was %s in the checkpoint and is %s now%s", key, of, old, new, why);
     string_list_add(list, line);
-    free(line);
-    free(old);
-    free(new);
 }
 
 /* 10 and 10.0 are the same: other programs may have written either. */
@@ -102,20 +99,18 @@ static void add_compared_rope(json_t *config, const struct rope_desc *rope, cons
                                         [ROPE_LINEAR] = "linear",     [ROPE_LLAMA3] = "llama3",
                                         [ROPE_YARN] = "yarn",         [ROPE_DYNAMIC] = "dynamic",
                                         [ROPE_LONGROPE] = "longrope", [ROPE_PROPORTIONAL] = "proportional"};
-    json_t *keys = json_pack("{ss,sf,sf,sf,sf,sI,sf,sf,sb,sf,sO?,sO?}", "rope_type", types[rope->kind], factor,
-                             rope->factor, "proportional", rope->share, "low_freq_factor", rope->low_freq_factor,
-                             "high_freq_factor", rope->high_freq_factor, "original_max_position_embeddings",
-                             (json_int_t)rope->original_max_positions, "beta_fast", rope->beta_fast, "beta_slow",
-                             rope->beta_slow, "truncate", rope->untruncated, "attention_factor", rope->attention_factor,
-                             "short_factor", rope->short_factor, "long_factor", rope->long_factor);
+    json_auto_t *keys = json_pack(
+        "{ss,sf,sf,sf,sf,sI,sf,sf,sb,sf,sO?,sO?}", "rope_type", types[rope->kind], factor, rope->factor, "proportional",
+        rope->share, "low_freq_factor", rope->low_freq_factor, "high_freq_factor", rope->high_freq_factor,
+        "original_max_position_embeddings", (json_int_t)rope->original_max_positions, "beta_fast", rope->beta_fast,
+        "beta_slow", rope->beta_slow, "truncate", rope->untruncated, "attention_factor", rope->attention_factor,
+        "short_factor", rope->short_factor, "long_factor", rope->long_factor);
     const char *key;
     json_t *value;
     json_object_foreach (keys, key, value) {
-        char *whole = memory_printf("%s%s", prefix, key);
+        OWNED char *whole = memory_printf("%s%s", prefix, key);
         json_object_set(config, whole, value);
-        free(whole);
     }
-    json_decref(keys);
 }
 
 /* What a description computes, under the keys of GPT-2's config.json. */
@@ -149,14 +144,13 @@ static void add_compared_experts(json_t *config, const struct model_desc *d)
     json_t *dense = json_array();
     for (int64_t i = 0; i < d->num_layers; i++)
         if (!d->layers[i].sparse) json_array_append_new(dense, json_integer(i));
-    json_t *keys =
+    json_auto_t *keys =
         json_pack("{so,sI,sI,sI,sI,sb,sf,sI,sI,sf,sf}", "mlp_only_layers", dense, "num_experts", (json_int_t)e->count,
                   "num_experts_per_tok", (json_int_t)e->per_token, "moe_intermediate_size", (json_int_t)e->inner_size,
                   "shared_expert_intermediate_size", (json_int_t)e->shared_size, "norm_topk_prob", e->normalize,
                   "routed_scaling_factor", e->scale, "n_group", (json_int_t)e->groups, "topk_group",
                   (json_int_t)e->top_groups, "swiglu_limit", e->limit, "swiglu_alpha", e->alpha);
     json_object_update(config, keys);
-    json_decref(keys);
 }
 
 /* The same under the keys of all others. */
@@ -205,15 +199,14 @@ static const json_t *compared_value(const json_t *config, const char *key)
 void model_desc_compare(const struct model_desc *was, const struct model_desc *now, struct string_list *differences)
 {
     const bool gpt2 = now->family == FAMILY_GPT2;
-    json_t *old = gpt2 ? compared_gpt2(was) : compared_config(was), *value = NULL;
-    json_t *new = gpt2 ? compared_gpt2(now) : compared_config(now);
+    json_auto_t *old = gpt2 ? compared_gpt2(was) : compared_config(was);
+    json_auto_t *new = gpt2 ? compared_gpt2(now) : compared_config(now);
     const char *key = "";
+    json_t *value = NULL;
     ASSERT(old && new);
     json_object_foreach (new, key, value) {
         const json_t *before = compared_value(old, key), *after = compared_value(new, key);
         if (before != after && !json_equal(before, after))
             add_spec_difference(differences, key, " of the model", before, after, true);
     }
-    json_decref(old);
-    json_decref(new);
 }

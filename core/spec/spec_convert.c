@@ -36,10 +36,9 @@ static enum status convert_read(struct spec_arena *arena, const char *path, stru
     struct spec_context ctx = {.arena = arena, .sources = &path, .num_sources = 1};
     size_t size;
     bool opened = true;
-    char *file = any_file_read(path, SPEC_MAX_BYTES, &size, &opened);
+    OWNED char *file = any_file_read(path, SPEC_MAX_BYTES, &size, &opened);
     if (!file) return error_set(err, STATUS_USAGE, "cannot read '%s': %s", path, strerror(errno));
     char *text = size <= SPEC_MAX_BYTES ? spec_arena_copy(arena, file, size) : NULL;
-    free(file);
     if (!text)
         return error_set(err, STATUS_USAGE, "'%s' is larger than %d MiB; hint: is this a configuration?", path,
                          SPEC_MAX_BYTES >> 20);
@@ -318,7 +317,7 @@ static json_t *convert_values(struct convert *c)
     static const char *const types[] = {"optimizer.type", "scheduler.type"};
     json_t *values = json_object();
     struct spec_full *full = spec_arena_alloc(c->ctx->arena, sizeof *full);
-    struct string_list wrong = {0};
+    RELEASED(string_list_release) struct string_list wrong = {0};
     for (size_t i = 0; i < COUNT_OF(types); i++) { /* spec_key_applies() tells by them whose a parameter is */
         const struct spec_key *key = spec_key_find(types[i]);
         json_t *type = spec_key_convert(c->ctx, key, spec_find(c->to, types[i]));
@@ -334,7 +333,6 @@ static json_t *convert_values(struct convert *c)
     }
     spec_problems_print(c->ctx, &c->ctx->errors, &wrong);
     for (int i = 0; i < wrong.count; i++) convert_note(c, "%s", wrong.items[i]);
-    string_list_release(&wrong);
     spec_arena_release(&full->arena);
     return values;
 }
@@ -383,16 +381,14 @@ static enum status convert_all(struct convert *c, FILE *out, struct string_list 
     TRY(convert_deepspeed(c, shards, errors, err));
     convert_whole_batch(c);
     if (c->nothing) convert_note(c, "no meaning here: %s", c->nothing);
-    json_t *values = convert_values(c);
-    char *text = NULL;
+    json_auto_t *values = convert_values(c);
+    OWNED char *text = NULL;
     size_t size = 0;
     FILE *memory = memory_stream(&text, &size);
     spec_write_values(values, memory);
     fclose(memory);
-    json_decref(values);
     convert_check(c, text, size);
     fwrite(text, 1, size, out);
-    free(text);
     return STATUS_OK;
 }
 

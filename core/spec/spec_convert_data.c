@@ -24,10 +24,8 @@ struct data_sets {
 
 static const char *data_word(struct convert *c, const char *text)
 {
-    char *word = shell_word(text);
-    const char *copy = spec_arena_text(c->ctx->arena, word);
-    free(word);
-    return copy;
+    OWNED char *word = shell_word(text);
+    return spec_arena_text(c->ctx->arena, word);
 }
 
 static bool data_has(const struct spec_node *list, const char *text)
@@ -79,7 +77,7 @@ static const char *data_place(struct convert *c, const struct data_set *set, con
 static const char *data_places(struct convert *c, const struct data_set *set, const char *shards)
 {
     if (!set->more) return data_place(c, set, shards);
-    char *words, *copy;
+    OWNED char *words = NULL;
     size_t size;
     FILE *out = memory_stream(&words, &size);
     struct data_set file = {.input = set->input, .unlisted = true};
@@ -89,9 +87,7 @@ static const char *data_places(struct convert *c, const struct data_set *set, co
         fprintf(out, " %s", data_place(c, &file, shards));
     }
     fclose(out);
-    copy = spec_arena_copy(c->ctx->arena, words, size);
-    free(words);
-    return copy;
+    return spec_arena_copy(c->ctx->arena, words, size);
 }
 
 static void data_add(struct data_sets *sets, const struct data_set *set, bool validates)
@@ -242,11 +238,10 @@ static const struct spec_node *data_factory_info(struct convert *c, const char *
     for (size_t i = 0; i < COUNT_OF(folders); i++) {
         const char *path = convert_text(c, "%s/dataset_info.json", folders[i]);
         struct spec_context ctx = {.arena = c->ctx->arena, .sources = &path, .num_sources = 1};
-        char *text;
+        OWNED char *text = NULL;
         size_t size;
         if (fs_read_file(path, SPEC_MAX_BYTES, STATUS_DATA, &text, &size, NULL) != STATUS_OK) continue;
         const struct spec_node *info = spec_parse_json(&ctx, 0, text, size);
-        free(text);
         *folder = folders[i];
         if (info && ctx.errors.count == 0) return info;
         convert_note(c, "'%s' is not a list of data sets", path);

@@ -9,7 +9,7 @@ static enum status deepspeed_read(struct convert *c, const char *path, bool must
 {
     const char *beside = *path == '/' || strcmp(c->folder, ".") == 0 ? path : convert_text(c, "%s/%s", c->folder, path);
     const char *place = must || !fs_exists(beside) ? path : beside;
-    char *text;
+    OWNED char *text = NULL;
     size_t size;
     if (fs_is_absent(place)) {
         convert_note(c, "%s %s is not here: %sset zero_optimization.stage", must ? "--deepspeed" : "'deepspeed'", path,
@@ -20,7 +20,6 @@ static enum status deepspeed_read(struct convert *c, const char *path, bool must
     TRY(fs_read_file(place, SPEC_MAX_BYTES, STATUS_USAGE, &text, &size, err));
     c->ctx->sources[1] = place;
     *root = spec_parse_json(c->ctx, 1, text, size);
-    free(text);
     if (*root && (*root)->kind != NODE_MAPPING) spec_error(c->ctx, (*root)->pos, "the file must be a mapping");
     if (c->ctx->errors.count == 0) return STATUS_OK;
     spec_problems_print(c->ctx, &c->ctx->errors, errors);
@@ -38,7 +37,7 @@ static const char *deepspeed_text(struct convert *c, const struct spec_key *key,
 static void deepspeed_value(struct convert *c, const struct spec_key *key, struct spec_node *node)
 {
     const struct spec_node *mine = spec_find(c->to, key->path);
-    json_t *value = spec_key_convert(c->ctx, key, node);
+    json_auto_t *value = spec_key_convert(c->ctx, key, node);
     const bool same = value && spec_key_is_default(key, value);
     if (!value || (same && (key->verdict != VERDICT_USED || !mine))) {
         /* wrong: the error becomes a note; or it asks for what ztrain does */
@@ -52,7 +51,6 @@ static void deepspeed_value(struct convert *c, const struct spec_key *key, struc
                          key->path, deepspeed_text(c, key, node), deepspeed_text(c, key, mine));
         convert_set(c, key->path, node);
     }
-    json_decref(value);
 }
 
 static void deepspeed_key(struct convert *c, const struct spec_key *key, struct spec_node *node)

@@ -107,17 +107,10 @@ static const struct spec_choice optimizer_choices[] = {
     {"OneBitLamb", 0, VERDICT_REFUSED, "gradients are reduced exactly; hint: use AdamW"},
     {0}};
 
-static const struct spec_choice scheduler_choices[] = {NAME("Constant", SCHEDULE_CONSTANT),
-                                                       NAME("Linear", SCHEDULE_LINEAR),
-                                                       NAME("Cosine", SCHEDULE_COSINE),
-                                                       NAME("WSD", SCHEDULE_WSD),
-                                                       NAME("WarmupLR", SCHEDULE_WARMUP_LR),
-                                                       NAME("WarmupDecayLR", SCHEDULE_WARMUP_DECAY_LR),
-                                                       NAME("WarmupCosineLR", SCHEDULE_WARMUP_COSINE_LR),
-                                                       NAME("OneCycle", SCHEDULE_ONE_CYCLE),
-                                                       NAME("LRRangeTest", SCHEDULE_LR_RANGE_TEST),
-                                                       {0}};
-_Static_assert(COUNT_OF(scheduler_choices) == SCHEDULE_COUNT + 1, "every schedule has a name");
+#define SCHEDULE_CHOICE(name, word) {word, SCHEDULE_##name, VERDICT_USED, NULL},
+static const struct spec_choice scheduler_choices[] = {
+    SCHEDULE_LIST(SCHEDULE_CHOICE){0},
+};
 
 const struct spec_key spec_keys[] = {
     /* ---- ztrain's -------------------------------------------------------- */

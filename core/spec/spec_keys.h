@@ -7,27 +7,29 @@
 #include "core/spec/spec.h"
 #include "core/spec/spec_tree.h"
 
-enum spec_key_type {
-    KEY_SECTION, /* a mapping whose keys are rows of their own */
-    KEY_FOREIGN, /* a section of DeepSpeed's that ztrain lacks: only whether it is switched on matters */
-    KEY_ALIAS,   /* an old name or place; `fallback` is the path of the key it stands for */
-    KEY_BOOL,
-    KEY_INT,
-    KEY_REAL,
-    KEY_REAL_PAIR,
-    KEY_SIZE, /* bytes: size_text.h; its JSON is the shortest text; int64_t, 0: unset */
-    KEY_STRING,
-    KEY_STRING_LIST, /* one string, or a list of them */
-    KEY_SOURCES,     /* the same, or a list of mappings */
-    KEY_PROMPTS,     /* texts and lists of token ids */
-    KEY_MODULES,     /* a regular expression, or a list of names; its JSON is a string or an array */
-    KEY_PATTERNS,    /* a mapping of regular expressions to numbers */
-    KEY_BLOCKS,      /* a number of a block, or a list of them */
-    KEY_CHOICE,
-    KEY_MODEL_CONFIG, /* a path, or a mapping */
-    KEY_ANY,          /* any value; it is not read */
-    KEY_TYPE_COUNT
-};
+/* Types of keys, and what the help calls them. */
+#define SPEC_KEY_TYPES(X)                                                                                             \
+    X(SECTION, "section") /* a mapping whose keys are rows of their own */                                            \
+    X(FOREIGN, "section") /* a section of DeepSpeed's that ztrain lacks: only whether it is switched on matters */    \
+    X(ALIAS, "old name")  /* an old name or place; `fallback` is the path of the key it stands for */                 \
+    X(BOOL, "true, false")                                                                                            \
+    X(INT, "integer")                                                                                                 \
+    X(REAL, "number")                                                                                                 \
+    X(REAL_PAIR, "[number, number]")                                                                                  \
+    X(SIZE, "size") /* bytes: size_text.h; its JSON is the shortest text; int64_t, 0: unset */                        \
+    X(STRING, "text")                                                                                                 \
+    X(STRING_LIST, "text or list")   /* one string, or a list of them */                                              \
+    X(SOURCES, "text or list")       /* the same, or a list of mappings */                                            \
+    X(PROMPTS, "list")               /* texts and lists of token ids */                                               \
+    X(MODULES, "expression or list") /* a regular expression, or a list of names; its JSON is a string or an array */ \
+    X(PATTERNS, "mapping")           /* a mapping of regular expressions to numbers */                                \
+    X(BLOCKS, "integer or list")     /* a number of a block, or a list of them */                                     \
+    X(CHOICE, "choice")                                                                                               \
+    X(MODEL_CONFIG, "path or mapping")                                                                                \
+    X(ANY, "any") /* any value; it is not read */
+
+#define SPEC_KEY_TYPE(name, word) KEY_##name,
+enum spec_key_type { SPEC_KEY_TYPES(SPEC_KEY_TYPE) KEY_TYPE_COUNT };
 
 enum spec_verdict {
     VERDICT_USED,
@@ -106,6 +108,7 @@ struct spec_full {
     const char *batch_where; /* the place of the batch keys, for messages */
     struct spec_auto *autos; /* in the order of the table */
     int64_t hidden_size;     /* of the model; 0 before spec_resolve_model() */
+    json_t *lists;           /* KEY_STRING_LIST to KEY_BLOCKS: {path: value}, without those that are empty */
     struct spec_arena arena; /* holds all strings, and this struct */
 };
 
@@ -151,10 +154,8 @@ bool spec_key_is_default(const struct spec_key *key, const json_t *value);
 void spec_key_store(struct spec_full *full, const struct spec_key *key, json_t *value);
 json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key);
 
-/* The same for KEY_MODULES, KEY_PATTERNS and KEY_BLOCKS, whose fields are in spec.adapter; {PATTERN: value, …} */
-json_t *spec_adapter_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
-void spec_adapter_store(struct spec_full *full, const struct spec_key *key, const json_t *value);
-json_t *spec_adapter_fetch(const struct spec_full *full, const struct spec_key *key);
+/* A number that is an integer where it is one; {PATTERN: value, …} of such numbers. */
+json_t *spec_number_json(double value);
 json_t *spec_adapter_patterns(const struct pattern_value *patterns, int count);
 
 enum { SPEC_MAX_ADAPTERS = 16 };

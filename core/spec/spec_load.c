@@ -117,7 +117,7 @@ static void load_adapters(struct spec_context *ctx, struct spec_full *first, con
 static enum status load_sources(const char *path, const char *text, const char *deepspeed, const char *const *overrides,
                                 int num_overrides, struct run_spec **spec, struct spec_report *report)
 {
-    struct spec_arena scratch = {0};
+    RELEASED(spec_arena_release) struct spec_arena scratch = {0};
     struct spec_context ctx = {.arena = &scratch};
     struct spec_full *full = load_new(path);
     name_sources(&ctx, path, deepspeed, overrides, num_overrides);
@@ -140,7 +140,6 @@ static enum status load_sources(const char *path, const char *text, const char *
     spec_problems_print(&ctx, &ctx.errors, &report->errors);
     spec_problems_print(&ctx, &ctx.notices, &report->notices);
     bool good = ctx.errors.count == 0;
-    spec_arena_release(&scratch);
     *spec = good ? &full->spec : NULL;
     if (!good) {
         spec_free(&full->spec);
@@ -159,15 +158,6 @@ enum status spec_load(const char *path, const char *deepspeed, const char *const
 enum status spec_load_text(const char *path, const char *text, struct run_spec **spec, struct spec_report *report)
 {
     return load_sources(path, text, NULL, NULL, 0, spec, report);
-}
-
-void spec_free(struct run_spec *spec)
-{
-    if (!spec) return;
-    spec_free(spec->next);
-    struct spec_arena arena = spec_full(spec)->arena;
-    json_decref(spec->model.config);
-    spec_arena_release(&arena);
 }
 
 void spec_report_release(struct spec_report *report)
@@ -199,7 +189,7 @@ static void add_pairs(json_t *pairs, const struct spec_node *mapping, const char
 {
     for (const struct spec_node *node = mapping->first; node; node = node->next) {
         const bool section = node->kind == NODE_MAPPING;
-        char *key = memory_printf("%s%s%s", prefix, node->key, section ? "." : ""), *value = NULL;
+        OWNED char *key = memory_printf("%s%s%s", prefix, node->key, section ? "." : ""), *value = NULL;
         size_t bytes;
         if (section) {
             add_pairs(pairs, node, key);
@@ -209,8 +199,6 @@ static void add_pairs(json_t *pairs, const struct spec_node *mapping, const char
             fclose(out);
             json_object_set_new(pairs, key, json_string(value));
         }
-        free(value);
-        free(key);
     }
 }
 

@@ -3,27 +3,8 @@
  * docs/run-spec*.md: both are made from the key table. */
 #include "core/spec/spec_keys.h"
 
-static const char *const type_names[KEY_TYPE_COUNT] = {
-    [KEY_SECTION] = "section",
-    [KEY_FOREIGN] = "section",
-    [KEY_ALIAS] = "old name",
-    [KEY_BOOL] = "true, false",
-    [KEY_INT] = "integer",
-    [KEY_REAL] = "number",
-    [KEY_REAL_PAIR] = "[number, number]",
-    [KEY_SIZE] = "size",
-    [KEY_STRING] = "text",
-    [KEY_STRING_LIST] = "text or list",
-    [KEY_SOURCES] = "text or list",
-    [KEY_PROMPTS] = "list",
-    [KEY_MODULES] = "expression or list",
-    [KEY_PATTERNS] = "mapping",
-    [KEY_BLOCKS] = "integer or list",
-    [KEY_CHOICE] = "choice",
-    [KEY_MODEL_CONFIG] = "path or mapping",
-    [KEY_ANY] = "any",
-};
-_Static_assert(COUNT_OF(type_names) == KEY_TYPE_COUNT, "every type has a name");
+#define TYPE_NAME(name, word) word,
+static const char *const type_names[] = {SPEC_KEY_TYPES(TYPE_NAME)};
 
 static void spec_help_value(FILE *out, const struct spec_key *key)
 {

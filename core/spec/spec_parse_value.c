@@ -2,6 +2,8 @@
 /* spec_parse_value.c: a node becomes JSON by its key's type, range or choices; JSON to and from the key's field. */
 #include "core/spec/spec_keys.h"
 
+typedef json_t *converter(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node);
+
 static const struct spec_choice *closest_choice(const struct spec_key *key, const char *text)
 {
     const struct spec_choice *best = NULL;
@@ -136,31 +138,57 @@ static json_t *convert_item(struct spec_context *ctx, const struct spec_key *key
     return convert_name(ctx, key, node);
 }
 
-static json_t *convert_each(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *list,
-                            json_t *(*convert)(struct spec_context *, const struct spec_key *,
-                                               const struct spec_node *))
+/* The list or mapping of what the children become. */
+static json_t *convert_each(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node,
+                            converter *convert)
 {
-    json_t *array = json_array();
-    for (const struct spec_node *child = list->first; child; child = child->next) {
+    json_t *all = node->kind == NODE_LIST ? json_array() : json_object();
+    for (const struct spec_node *child = node->first; child; child = child->next) {
         json_t *item = convert(ctx, key, child);
         if (!item) {
-            json_decref(array);
+            json_decref(all);
             return NULL;
         }
-        json_array_append_new(array, item);
+        if (node->kind == NODE_LIST)
+            json_array_append_new(all, item);
+        else
+            json_object_set_new(all, child->key, item);
     }
-    return array;
+    return all;
+}
+
+/* Any value, as it is. */
+static json_t *convert_any(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
+{
+    switch (node->kind) {
+    case NODE_NULL: return json_null();
+    case NODE_BOOL: return json_boolean(node->boolean);
+    case NODE_INT: return json_integer(node->integer);
+    case NODE_REAL:
+        return node->finite ? json_real(node->real)
+                            : spec_error(ctx, node->pos, "%s is not a finite number", spec_show(ctx, node->text));
+    case NODE_STRING: return json_string(node->text); /* the parsers have checked that the text is UTF-8 */
+    case NODE_LIST:
+    case NODE_MAPPING: return convert_each(ctx, key, node, convert_any);
+    }
+    BUG("a node of kind %d", (int)node->kind);
+}
+
+/* A list, of which an only item may stand alone. */
+static json_t *convert_one_or_each(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node,
+                                   converter *convert)
+{
+    if (node->kind == NODE_LIST) return convert_each(ctx, key, node, convert);
+    json_t *only = convert(ctx, key, node);
+    return only ? json_pack("[o]", only) : NULL;
 }
 
 static json_t *convert_list(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
-    if (node->kind != NODE_LIST) {
-        json_t *only = convert_name(ctx, key, node);
-        return only ? json_pack("[o]", only) : NULL;
-    }
-    if (!node->count && key->flags & KEY_REQUIRED)
+    const bool list = node->kind == NODE_LIST;
+    if (list && !node->count && key->flags & KEY_REQUIRED)
         return wrong(ctx, key, node, "a path, or a list of at least one path");
-    return convert_each(ctx, key, node, convert_item);
+    return convert_one_or_each(ctx, key, node, list ? convert_item : convert_name);
 }
 
 /* train.samples: texts and lists of token ids, ["Stocks rose on", [15496, 995]]; one text may stand alone. */
@@ -180,13 +208,6 @@ static json_t *convert_prompt(struct spec_context *ctx, const struct spec_key *k
     if (node->kind == NODE_STRING) return json_string(node->text);
     if (node->kind != NODE_LIST || !node->count) return wrong_prompt(ctx, key, node);
     return convert_each(ctx, key, node, convert_id);
-}
-
-static json_t *convert_prompts(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
-{
-    if (node->kind == NODE_STRING) return json_pack("[s]", node->text);
-    if (node->kind != NODE_LIST) return wrong_prompt(ctx, key, node);
-    return convert_each(ctx, key, node, convert_prompt);
 }
 
 /* "fp32, bf16 or fp16", of the choices that are used */
@@ -222,6 +243,50 @@ static json_t *convert_choice(struct spec_context *ctx, const struct spec_key *k
         return spec_error(ctx, node->pos, "'%s' %s is not supported: %s", key->path, choice->name, choice->why);
     }
     return wrong(ctx, key, node, value_choices(ctx, key));
+}
+
+/* ---- names of modules, patterns and blocks of peft ----------------------- */
+
+static const char all_linear[] = "all-linear";
+
+static json_t *convert_module(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
+{
+    if (node->kind == NODE_STRING && *node->text) return json_string(node->text);
+    return spec_error(ctx, node->pos,
+                      "'%s' must be a list of names of modules, such as [q_proj, v_proj], or a regular expression that "
+                      "matches whole names",
+                      key->path);
+}
+
+static json_t *convert_modules(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
+{
+    if (node->kind == NODE_LIST && node->count) return convert_each(ctx, key, node, convert_module);
+    if (node->kind == NODE_STRING && strcasecmp(node->text, all_linear) == 0) return json_string(all_linear);
+    return convert_module(ctx, key, node);
+}
+
+static json_t *convert_pattern(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
+{
+    const bool ranks = strcmp(spec_key_leaf(key->path), "rank_pattern") == 0;
+    if (ranks ? node->kind == NODE_INT && node->integer >= 1 && node->integer <= 1 << 16
+              : spec_is_number(node) && node->real > 0 && node->real < 1e15)
+        return convert_any(ctx, key, node);
+    return spec_error(ctx, node->pos, "'%s' must be a mapping to %s", key->path,
+                      ranks ? "ranks, integers from 1 to 65536" : "values of lora_alpha, numbers above 0");
+}
+
+static json_t *convert_patterns(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
+{
+    if (node->kind == NODE_MAPPING) return convert_each(ctx, key, node, convert_pattern);
+    return spec_error(ctx, node->pos, "'%s' must be a mapping of names or regular expressions to numbers, {v_proj: 16}",
+                      key->path);
+}
+
+static json_t *convert_block(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
+{
+    if (node->kind == NODE_INT && node->integer >= 0) return json_integer(node->integer);
+    return spec_error(ctx, node->pos, "'%s' must be the number of a block, the first is 0, or a list of these",
+                      key->path);
 }
 
 /* ---- data.train as a mixture --------------------------------------------- */
@@ -363,15 +428,15 @@ json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, c
     case KEY_STRING: return convert_string(ctx, key, node, "text");
     case KEY_STRING_LIST: return convert_list(ctx, key, node);
     case KEY_SOURCES: return is_mixture(node) ? convert_sources(ctx, key, node) : convert_list(ctx, key, node);
-    case KEY_PROMPTS: return convert_prompts(ctx, key, node);
-    case KEY_MODULES:
-    case KEY_PATTERNS:
-    case KEY_BLOCKS: return spec_adapter_convert(ctx, key, node);
+    case KEY_PROMPTS: return convert_one_or_each(ctx, key, node, convert_prompt);
+    case KEY_MODULES: return convert_modules(ctx, key, node);
+    case KEY_PATTERNS: return convert_patterns(ctx, key, node);
+    case KEY_BLOCKS: return convert_one_or_each(ctx, key, node, convert_block);
     case KEY_CHOICE: return convert_choice(ctx, key, node);
     case KEY_MODEL_CONFIG:
-        if (node->kind == NODE_MAPPING) return spec_node_json(ctx, node);
+        if (node->kind == NODE_MAPPING) return convert_any(ctx, key, node);
         return convert_string(ctx, key, node, "the path of a config.json, or its keys as a mapping");
-    case KEY_ANY: return spec_node_json(ctx, node);
+    case KEY_ANY: return convert_any(ctx, key, node);
     case KEY_SECTION:
     case KEY_FOREIGN:
     case KEY_ALIAS:
@@ -383,22 +448,19 @@ json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, c
 json_t *spec_key_default(const struct spec_key *key)
 {
     if (!key->fallback || key->type == KEY_ALIAS) return NULL;
-    struct spec_arena arena = {0};
+    RELEASED(spec_arena_release) struct spec_arena arena = {0};
     const char *sources[] = {"default"};
     struct spec_context ctx = {.arena = &arena, .sources = sources, .num_sources = 1};
     struct spec_node *node = spec_parse_yaml(&ctx, 0, key->fallback, strlen(key->fallback));
     json_t *value = node ? spec_key_convert(&ctx, key, node) : NULL;
     if (!value) BUG("the default of '%s' is refused", key->path);
-    spec_arena_release(&arena);
     return value;
 }
 
 bool spec_key_is_default(const struct spec_key *key, const json_t *value)
 {
-    json_t *usual = spec_key_default(key);
-    const bool same = usual && json_equal(usual, value);
-    json_decref(usual);
-    return same;
+    json_auto_t *usual = spec_key_default(key);
+    return usual && json_equal(usual, value);
 }
 
 char *spec_json_text(const json_t *value)
@@ -414,7 +476,18 @@ struct spec_full *spec_full_new(void)
     struct spec_full *full = spec_arena_alloc(&own, sizeof *full); /* lives in the arena that it contains */
     full->arena = own;
     full->spec.private_ = full;
+    full->lists = json_object();
     return full;
+}
+
+void spec_free(struct run_spec *spec)
+{
+    if (!spec) return;
+    spec_free(spec->next);
+    struct spec_arena arena = spec_full(spec)->arena;
+    json_decref(spec->model.config);
+    json_decref(spec_full(spec)->lists);
+    spec_arena_release(&arena);
 }
 
 const char *const spec_amount_names[] = {
@@ -469,6 +542,64 @@ static void store_sources_field(struct spec_full *full, const json_t *value)
     }
 }
 
+static void store_modules(struct spec_full *full, struct module_names *names, const json_t *value)
+{
+    const char *text = json_string_value(value);
+    const bool targets = names == &full->spec.adapter.target_modules;
+    const bool all = targets && text && strcmp(text, all_linear) == 0;
+    if (targets) full->spec.adapter.all_linear = all;
+    names->expression = text && !all ? spec_arena_text(&full->arena, text) : NULL;
+    spec_arena_list(&full->arena, &names->list, value);
+}
+
+static void store_blocks(struct spec_full *full, const json_t *value)
+{
+    struct adapter_settings *adapter = &full->spec.adapter;
+    adapter->num_layers_to_transform = (int)json_array_size(value);
+    adapter->layers_to_transform =
+        spec_arena_alloc(&full->arena, (json_array_size(value) + 1) * sizeof *adapter->layers_to_transform);
+    for (int i = 0; i < adapter->num_layers_to_transform; i++)
+        adapter->layers_to_transform[i] = json_integer_value(json_array_get(value, (size_t)i));
+}
+
+json_t *spec_number_json(double value)
+{
+    return value == floor(value) ? json_integer((json_int_t)value) : json_real(value);
+}
+
+json_t *spec_adapter_patterns(const struct pattern_value *patterns, int count)
+{
+    json_t *mapping = json_object();
+    for (int i = 0; i < count; i++)
+        json_object_set_new(mapping, patterns[i].pattern, spec_number_json(patterns[i].value));
+    return mapping;
+}
+
+static json_t *store_patterns(struct spec_full *full, const struct spec_key *key, json_t *value)
+{
+    struct adapter_settings *adapter = &full->spec.adapter;
+    const bool ranks = key->offset == offsetof(struct spec_full, spec.adapter.rank_pattern);
+    struct pattern_value *patterns = spec_arena_alloc(&full->arena, (json_object_size(value) + 1) * sizeof *patterns);
+    const char *pattern = "";
+    json_t *item = NULL;
+    int count = 0;
+    json_object_foreach (value, pattern, item)
+        patterns[count++] = (struct pattern_value){spec_arena_text(&full->arena, pattern), json_number_value(item)};
+    *(ranks ? &adapter->rank_pattern : &adapter->alpha_pattern) = patterns;
+    *(ranks ? &adapter->num_rank_patterns : &adapter->num_alpha_patterns) = count;
+    json_decref(value);
+    return spec_adapter_patterns(patterns, count);
+}
+
+/* The field of a list or mapping has not its JSON's form, which is kept for spec_key_fetch(). */
+static void keep_list(struct spec_full *full, const struct spec_key *key, json_t *value)
+{
+    if (key->type < KEY_STRING_LIST || key->type > KEY_BLOCKS) return;
+    json_object_del(full->lists, key->path);
+    if (json_is_string(value) || json_array_size(value) || json_object_size(value))
+        json_object_set(full->lists, key->path, value);
+}
+
 void spec_key_store(struct spec_full *full, const struct spec_key *key, json_t *value)
 {
     ASSERT(key->size > 0);
@@ -498,9 +629,9 @@ void spec_key_store(struct spec_full *full, const struct spec_key *key, json_t *
         if (!full->spec.data.amount) spec_arena_list(&full->arena, (struct string_list *)(void *)field, value);
         break;
     case KEY_PROMPTS: store_prompts_field(full, value); break;
-    case KEY_MODULES:
-    case KEY_PATTERNS:
-    case KEY_BLOCKS: spec_adapter_store(full, key, value); break;
+    case KEY_MODULES: store_modules(full, (struct module_names *)(void *)field, value); break;
+    case KEY_PATTERNS: value = store_patterns(full, key, value); break;
+    case KEY_BLOCKS: store_blocks(full, value); break;
     case KEY_CHOICE: store_choice_field(field, key, text ? text : json_is_true(value) ? "true" : "false"); break;
     case KEY_MODEL_CONFIG:
         full->spec.model.config_path = copy;
@@ -509,6 +640,7 @@ void spec_key_store(struct spec_full *full, const struct spec_key *key, json_t *
         break;
     default: BUG("'%s' has no field", key->path);
     }
+    keep_list(full, key, value);
     json_decref(value);
 }
 
@@ -518,27 +650,6 @@ static json_t *fetch_choice_field(const char *field, const struct spec_key *key)
     for (const struct spec_choice *choice = key->choices; choice->name; choice++)
         if (choice->verdict == VERDICT_USED && choice->value == value) return spec_choice_json(choice->name);
     BUG("'%s' holds %d", key->path, value);
-}
-
-static json_t *fetch_prompts_field(const struct spec_full *full)
-{
-    json_t *list = full->spec.train.num_samples ? json_array() : NULL;
-    for (int i = 0; i < full->spec.train.num_samples; i++) {
-        const struct spec_prompt *prompt = &full->spec.train.samples[i];
-        json_t *item = prompt->text ? json_string(prompt->text) : json_array();
-        for (int64_t k = 0; k < prompt->count; k++) json_array_append_new(item, json_integer(prompt->tokens[k]));
-        json_array_append_new(list, item);
-    }
-    return list;
-}
-
-static json_t *fetch_sources_field(const struct spec_full *full)
-{
-    json_t *list = json_array();
-    for (int i = 0; i < full->spec.data.train.count; i++)
-        json_array_append_new(list, json_pack("{sssf}", "path", full->spec.data.train.items[i],
-                                              spec_amount_names[full->spec.data.amount], full->spec.data.amounts[i]));
-    return list;
 }
 
 json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key)
@@ -557,7 +668,7 @@ json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key)
     case KEY_REAL: {
         double value = *(const double *)(const void *)field;
         if (optional && value < 0) return NULL;
-        return key->flags & KEY_WHOLE && value == floor(value) ? json_integer((json_int_t)value) : json_real(value);
+        return key->flags & KEY_WHOLE ? spec_number_json(value) : json_real(value);
     }
     case KEY_REAL_PAIR: {
         const double *pair = (const double *)(const void *)field;
@@ -572,14 +683,12 @@ json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key)
         const char *text = *(char *const *)(const void *)field;
         return text ? json_string(text) : NULL;
     }
-    case KEY_STRING_LIST: return spec_list_json((const struct string_list *)(const void *)field);
+    case KEY_STRING_LIST:
     case KEY_SOURCES:
-        return full->spec.data.amount ? fetch_sources_field(full)
-                                      : spec_list_json((const struct string_list *)(const void *)field);
-    case KEY_PROMPTS: return fetch_prompts_field(full);
+    case KEY_PROMPTS:
     case KEY_MODULES:
     case KEY_PATTERNS:
-    case KEY_BLOCKS: return spec_adapter_fetch(full, key);
+    case KEY_BLOCKS: return json_incref(json_object_get(full->lists, key->path));
     case KEY_CHOICE: return fetch_choice_field(field, key);
     case KEY_MODEL_CONFIG:
         if (full->spec.model.config) return json_incref(full->spec.model.config);

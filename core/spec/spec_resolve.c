@@ -403,26 +403,23 @@ static char *value_text(const struct spec_full *full, const struct spec_auto *fi
     const bool known = schedule->total_steps; /* else the steps of a ratio are not */
     const bool by_ratio =
         schedule->warmup_ratio > 0 && spec_has_word("warmup_steps warmup_num_steps", spec_key_leaf(filled->key->path));
-    json_t *value = by_ratio            ? known ? json_integer(schedule_warmup(schedule)) : NULL
-                    : filled->key->size ? spec_key_fetch(full, filled->key)
-                    : filled->derived   ? json_integer(from_hidden_size(filled->key, full->hidden_size))
-                                        : spec_auto_value(filled->key);
+    json_auto_t *value = by_ratio            ? known ? json_integer(schedule_warmup(schedule)) : NULL
+                         : filled->key->size ? spec_key_fetch(full, filled->key)
+                         : filled->derived   ? json_integer(from_hidden_size(filled->key, full->hidden_size))
+                                             : spec_auto_value(filled->key);
     if (!value && strcmp(spec_key_leaf(filled->key->path), "warmup_max_lr") == 0)
         value = json_real(full->spec.optimizer.lr);
-    char *text = spec_json_text(value);
-    json_decref(value);
-    return text;
+    return spec_json_text(value);
 }
 
 void spec_auto_print(const struct run_spec *spec, struct string_list *lines)
 {
     const struct spec_full *full = spec_full(spec);
     for (const struct spec_auto *filled = full->autos; filled; filled = filled->next) {
-        char *value = value_text(full, filled);
-        char *line = memory_printf("%s: %s \u2192 %s, from %s%s", filled->key->path, filled->was, value, filled->from,
-                                   filled->key->verdict == VERDICT_NOTICE ? " (it has no effect here)" : "");
+        OWNED char *value = value_text(full, filled);
+        OWNED char *line =
+            memory_printf("%s: %s \u2192 %s, from %s%s", filled->key->path, filled->was, value, filled->from,
+                          filled->key->verdict == VERDICT_NOTICE ? " (it has no effect here)" : "");
         string_list_add(lines, line);
-        free(line);
-        free(value);
     }
 }

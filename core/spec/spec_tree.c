@@ -402,36 +402,3 @@ void spec_override(struct spec_context *ctx, struct spec_node *root, const char 
     tree_fill(node, value);
     node->removed = existed && value->kind == NODE_NULL;
 }
-
-static json_t *tree_json(struct spec_context *ctx, const struct spec_node *node)
-{
-    json_t *json = node->kind == NODE_LIST ? json_array() : json_object();
-    for (const struct spec_node *child = node->first; child; child = child->next) {
-        json_t *item = spec_node_json(ctx, child);
-        if (!item) {
-            json_decref(json);
-            return NULL;
-        }
-        if (node->kind == NODE_LIST)
-            json_array_append_new(json, item);
-        else
-            json_object_set_new(json, child->key, item);
-    }
-    return json;
-}
-
-json_t *spec_node_json(struct spec_context *ctx, const struct spec_node *node)
-{
-    switch (node->kind) {
-    case NODE_NULL: return json_null();
-    case NODE_BOOL: return json_boolean(node->boolean);
-    case NODE_INT: return json_integer(node->integer);
-    case NODE_REAL:
-        return node->finite ? json_real(node->real)
-                            : spec_error(ctx, node->pos, "%s is not a finite number", spec_show(ctx, node->text));
-    case NODE_STRING: return json_string(node->text); /* the parsers have checked that the text is UTF-8 */
-    case NODE_LIST:
-    case NODE_MAPPING: return tree_json(ctx, node);
-    }
-    BUG("a node of kind %d", (int)node->kind);
-}

@@ -144,6 +144,3 @@ void spec_merge(struct spec_context *ctx, struct spec_node *into, struct spec_no
 /* Puts `value` (copied) at the path before the '=' of an override, "a.b.c=VALUE". Missing sections are created. */
 void spec_override(struct spec_context *ctx, struct spec_node *root, const char *assignment,
                    const struct spec_node *value);
-
-/* The tree as JSON (new reference). NULL after an error: a number is not finite. */
-json_t *spec_node_json(struct spec_context *ctx, const struct spec_node *node);

@@ -17,7 +17,7 @@ char *spec_read_file(struct spec_context *ctx, int source, size_t *size)
     const struct spec_pos whole = {.source = source};
     const char *path = ctx->sources[source];
     bool opened = true;
-    char *file = kept_files_read(path, size);
+    OWNED char *file = kept_files_read(path, size);
     if (!file) file = any_file_read(path, SPEC_MAX_BYTES, size, &opened);
     if (!file && opened)
         spec_error(ctx, whole, "cannot read '%s': %s; hint: a run spec is a file", path, strerror(errno));
@@ -29,9 +29,7 @@ char *spec_read_file(struct spec_context *ctx, int source, size_t *size)
         spec_error(ctx, (struct spec_pos){source, 1, 1},
                    "the file is larger than %d MiB; hint: is this a run spec? token shards and models are named in it",
                    SPEC_MAX_BYTES >> 20);
-    char *text = file && *size <= SPEC_MAX_BYTES ? spec_arena_copy(ctx->arena, file, *size) : NULL;
-    free(file);
-    return text;
+    return file && *size <= SPEC_MAX_BYTES ? spec_arena_copy(ctx->arena, file, *size) : NULL;
 }
 
 static struct spec_pos yaml_offset_pos(int source, const char *text, size_t size, size_t offset)

@@ -40,13 +40,6 @@ static enum status thread_engine_start(struct io_queue *q, int threads, struct t
     return STATUS_OK;
 }
 
-static void thread_engine_stop(struct thread_engine *engine)
-{
-    if (!engine) return;
-    for (int i = 0; i < engine->count; i++) pthread_join(engine->threads[i], NULL);
-    free(engine);
-}
-
 enum { ENGINE_URING, ENGINE_THREADS };
 static const char *const engine_names[] = {"io_uring", "threads"};
 
@@ -95,7 +88,8 @@ void async_io_free(struct async_io *io)
     if (!io) return;
     io_queue_end(&io->queue);
     uring_engine_stop(io->uring);
-    thread_engine_stop(io->threads);
+    for (int i = 0; io->threads && i < io->threads->count; i++) pthread_join(io->threads->threads[i], NULL);
+    free(io->threads);
     io_queue_release(&io->queue);
     free(io);
 }

@@ -3,13 +3,6 @@
 
 #include "core/text/unicode.h"
 
-/* The node to which a byte leads from another one; -1: none. The roots are the numbers of the sets. */
-static int32_t next_node(const struct added_tokens *tokens, int32_t node, char byte)
-{
-    const int32_t edge[] = {node, byte};
-    return text_table_find(&tokens->edges, edge, sizeof edge);
-}
-
 void added_tokens_add(struct added_tokens *tokens, struct added_token token)
 {
     const int32_t index = (int32_t)tokens->count;
@@ -65,9 +58,10 @@ const struct added_token *added_tokens_by_content(const struct added_tokens *tok
 
 static const struct added_token *token_here(const struct added_tokens *tokens, const struct added_walk *walk)
 {
-    int32_t node = walk->set, longest = -1;
+    int32_t node = walk->set, longest = -1; /* the roots are the numbers of the sets */
     for (size_t at = walk->at; at < walk->count; at++) {
-        node = next_node(tokens, node, walk->text[at]);
+        const int32_t edge[] = {node, walk->text[at]};
+        node = text_table_find(&tokens->edges, edge, sizeof edge);
         if (node < 0) break;
         if (tokens->ends.ids[node] >= 0) longest = tokens->ends.ids[node];
     }

@@ -8,7 +8,7 @@
  * The merge of the lowest rank comes first, of several the leftmost; O(n log n) for a word of n bytes. */
 #pragma once
 
-#include "core/text/text_buffer.h"
+#include "core/text_buffer.h"
 
 enum { BPE_MAX_ID = (1 << 22) - 1 };
 

@@ -3,7 +3,6 @@
 #include "core/text/pattern.h"
 
 #include "core/memory.h"
-#include "core/text/text_buffer.h"
 #include "core/text/unicode.h"
 
 #include <pcre2.h>

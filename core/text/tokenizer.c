@@ -122,13 +122,12 @@ static void text_stream_take_byte(struct text_stream *stream, unsigned char byte
 void text_stream_push(struct text_stream *s, const struct tokenizer *t, int32_t id, bool skip_special, struct text *out)
 {
     const struct added_token *added = added_tokens_by_id(&t->added, id);
-    struct text bytes = {0};
+    RELEASED(text_release) struct text bytes = {0};
     size_t length = 0;
     const char *token = added ? added->pattern : bpe_token(&t->bpe, id, &length);
     if (!token || (added && added->special && skip_special)) return;
     bpe_add_bytes(&bytes, token, added ? added->length : length);
     for (size_t i = 0; i < bytes.count; i++) text_stream_take_byte(s, (unsigned char)bytes.bytes[i], out);
-    text_release(&bytes);
 }
 
 void text_stream_end(struct text_stream *stream, struct text *out)

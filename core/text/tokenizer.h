@@ -19,7 +19,7 @@
 #pragma once
 
 #include "core/core.h"
-#include "core/text/text_buffer.h"
+#include "core/text_buffer.h"
 
 struct tokenizer;
 

@@ -55,7 +55,7 @@ static enum status read_folder_json(const char *folder, const char *name, size_t
 
 static enum status read_settings(struct tokenizer_folder *folder, struct error *err)
 {
-    json_t *map;
+    json_auto_t *map = NULL;
     /* save_pretrained writes a model_max_length of 10^30, which is no integer of C */
     TRY(read_folder_json(folder->path, "tokenizer_config.json", JSON_DECODE_INT_AS_REAL, &folder->values, err));
     TRY(read_folder_json(folder->path, "config.json", JSON_DECODE_INT_AS_REAL, &folder->model, err));
@@ -63,29 +63,25 @@ static enum status read_settings(struct tokenizer_folder *folder, struct error *
     if (!folder->legacy) return STATUS_OK;
     TRY(read_folder_json(folder->path, "special_tokens_map.json", JSON_DECODE_INT_AS_REAL, &map, err));
     json_object_update(folder->values, map);
-    json_decref(map);
     return STATUS_OK;
 }
 
 static enum status tokenizer_read_lines(const char *path, json_t **out, struct error *err)
 {
-    char *text, *rest;
+    OWNED char *text = NULL;
     size_t bytes;
     TRY(fs_read_file(path, MAX_FILE, STATUS_DATA, &text, &bytes, err));
     *out = json_array();
-    rest = text;
-    while (rest && *rest) {
+    for (char *rest = text; rest && *rest;) {
         char *line = strsep(&rest, "\n");
         line[strcspn(line, "\r")] = '\0';
         json_t *item = json_string(line);
         if (!item) {
             json_decref(*out);
-            free(text);
             return error_set(err, STATUS_DATA, "'%s' is not UTF-8", path);
         }
         json_array_append_new(*out, item);
     }
-    free(text);
     return STATUS_OK;
 }
 
@@ -136,11 +132,10 @@ static json_t *make_parts(const struct tokenizer_folder *folder, json_t *vocabul
                         "pattern", "Regex", class->words, "behavior", "Isolated", "invert", 0, cut);
     json_t *parts = json_pack("{s:{s:s, s:o, s:o}, s:o, s:{s:s}, s:[]}", "model", "type", "BPE", "vocab", vocabulary,
                               "merges", merges, "pre_tokenizer", cut, "decoder", "type", "ByteLevel", "added_tokens");
-    json_t *defaults = json_loads(class->defaults, 0, NULL);
+    json_auto_t *defaults = json_loads(class->defaults, 0, NULL);
     ASSERT(parts && defaults);
     if (class->nfc) json_object_set_new(parts, "normalizer", json_pack("{s:s}", "type", "NFC"));
     json_object_update_missing(folder->values, defaults);
-    json_decref(defaults);
     return parts;
 }
 
@@ -199,7 +194,7 @@ static json_t *special_tokens(const struct tokenizer_folder *folder)
 /* The "added_tokens" of a tokenizer.json, to which tokens are added. */
 struct addition {
     json_t *items, *vocabulary; /* borrowed */
-    json_t *by_text;            /* own: {text: item} */
+    json_t *by_text;            /* borrowed: {text: item} */
     json_int_t next;            /* the id of a token that is not in the vocabulary */
 };
 
@@ -317,8 +312,9 @@ static void surround(const struct tokenizer_folder *folder, const struct additio
 
 enum status tokenizer_folder_apply(const struct tokenizer_folder *folder, json_t *parts, struct error *err)
 {
-    json_t *vocabulary = json_object_get(json_object_get(parts, "model"), "vocab"), *from, *token, *item;
+    json_t *vocabulary = json_object_get(json_object_get(parts, "model"), "vocab"), *token, *item;
     json_t *items = json_object_get(parts, "added_tokens");
+    json_auto_t *from = NULL;
     const char *text;
     size_t i;
     if (!json_is_object(vocabulary) || (items && !json_is_null(items) && !json_is_array(items))) return STATUS_OK;
@@ -327,8 +323,8 @@ enum status tokenizer_folder_apply(const struct tokenizer_folder *folder, json_t
         TRY(read_folder_json(folder->path, "added_tokens.json", 0, &from, err));
     else
         from = json_incref(json_object_get(folder->values, "added_tokens_decoder"));
-    json_t *special = special_tokens(folder);
-    struct addition addition = {items, vocabulary, json_object(), (json_int_t)json_object_size(vocabulary)};
+    json_auto_t *special = special_tokens(folder), *by_text = json_object();
+    struct addition addition = {items, vocabulary, by_text, (json_int_t)json_object_size(vocabulary)};
     json_array_foreach (items, i, item) {
         tokenizer_take_item(&addition, folder_token_text(item), item);
     }
@@ -340,9 +336,6 @@ enum status tokenizer_folder_apply(const struct tokenizer_folder *folder, json_t
         surround(folder, &addition, parts);
     else
         set_prefix_space(folder, parts);
-    json_decref(addition.by_text);
-    json_decref(special);
-    json_decref(from);
     return status;
 }
 
@@ -352,10 +345,9 @@ enum status tokenizer_folder_apply(const struct tokenizer_folder *folder, json_t
 static enum status make_tokenizer(const struct tokenizer_folder *folder, json_t *parts, const char *file,
                                   struct tokenizer **out, struct error *err)
 {
-    enum status status = tokenizer_folder_apply(folder, parts, err);
-    if (status == STATUS_OK) status = tokenizer_from_json(parts, file, out, err);
-    json_decref(parts);
-    return status;
+    json_auto_t *own = parts;
+    TRY(tokenizer_folder_apply(folder, own, err));
+    return tokenizer_from_json(own, file, out, err);
 }
 
 static enum status open_json(const struct tokenizer_folder *folder, const char *path, struct tokenizer **out,
@@ -369,14 +361,12 @@ static enum status open_json(const struct tokenizer_folder *folder, const char *
 static enum status open_pair(struct tokenizer_folder *folder, const char *vocabulary_path, const char *merges_path,
                              struct tokenizer **out, struct error *err)
 {
-    json_t *vocabulary, *merges;
+    json_auto_t *vocabulary = NULL;
+    json_t *merges;
     TRY(choose_class(folder, err));
     TRY(fs_read_json(vocabulary_path, MAX_FILE, 0, &vocabulary, err));
-    const enum status status = tokenizer_read_lines(merges_path, &merges, err);
-    if (status == STATUS_OK)
-        return make_tokenizer(folder, make_parts(folder, vocabulary, merges), vocabulary_path, out, err);
-    json_decref(vocabulary);
-    return status;
+    TRY(tokenizer_read_lines(merges_path, &merges, err));
+    return make_tokenizer(folder, make_parts(folder, json_incref(vocabulary), merges), vocabulary_path, out, err);
 }
 
 static enum status open_folder(struct tokenizer_folder *folder, struct tokenizer **out, struct error *err)

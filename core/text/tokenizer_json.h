@@ -9,8 +9,6 @@
 #include "core/text/bpe.h"
 #include "core/text/pattern.h"
 
-#include <jansson.h>
-
 enum { CUT_STEPS = 8 };
 
 /* A step of the pre-tokenizer: Split, Digits, and ByteLevel's own expression. Matches and the text between them are

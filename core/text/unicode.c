@@ -200,7 +200,7 @@ static void unicode_add_normal(utf8proc_int32_t *points, size_t count, utf8proc_
 void unicode_nfc(const char *text, size_t count, struct text *out)
 {
     enum { LONGEST = 4, PIECE = 4096 }; /* LONGEST: canonical decomposition */
-    utf8proc_int32_t *points = NULL, *spare = NULL;
+    OWNED utf8proc_int32_t *points = NULL, *spare = NULL;
     size_t done = 0, room = 0;
     for (size_t at = 0; at < count;) {
         int length, boundary = 0;
@@ -223,6 +223,4 @@ void unicode_nfc(const char *text, size_t count, struct text *out)
         at += (size_t)length;
     }
     unicode_add_normal(points, done, spare, out);
-    free(points);
-    free(spare);
 }

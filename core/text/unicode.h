@@ -4,7 +4,7 @@
  * differ: what they may know otherwise is listed here. */
 #pragma once
 
-#include "core/text/text_buffer.h"
+#include "core/text_buffer.h"
 
 enum { UTF8_MAX = 4 };
 

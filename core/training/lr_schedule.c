@@ -3,18 +3,9 @@
 
 const char *schedule_name(enum schedule_type type)
 {
-    static const char *const names[] = {
-        [SCHEDULE_CONSTANT] = "Constant",
-        [SCHEDULE_LINEAR] = "Linear",
-        [SCHEDULE_COSINE] = "Cosine",
-        [SCHEDULE_WSD] = "WSD",
-        [SCHEDULE_WARMUP_LR] = "WarmupLR",
-        [SCHEDULE_WARMUP_DECAY_LR] = "WarmupDecayLR",
-        [SCHEDULE_WARMUP_COSINE_LR] = "WarmupCosineLR",
-        [SCHEDULE_ONE_CYCLE] = "OneCycle",
-        [SCHEDULE_LR_RANGE_TEST] = "LRRangeTest",
-    };
-    _Static_assert(COUNT_OF(names) == SCHEDULE_COUNT, "every schedule has a name");
+#define NAME(name, word) word,
+    static const char *const names[] = {SCHEDULE_LIST(NAME)};
+#undef NAME
     return names[type];
 }
 

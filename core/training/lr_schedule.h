@@ -18,18 +18,21 @@
 
 #include "core/status.h"
 
-enum schedule_type {
-    SCHEDULE_CONSTANT,
-    SCHEDULE_LINEAR,
-    SCHEDULE_COSINE,
-    SCHEDULE_WSD,
-    SCHEDULE_WARMUP_LR,
-    SCHEDULE_WARMUP_DECAY_LR,
-    SCHEDULE_WARMUP_COSINE_LR,
-    SCHEDULE_ONE_CYCLE,
-    SCHEDULE_LR_RANGE_TEST,
-    SCHEDULE_COUNT
-};
+/* With their names in the run spec. */
+#define SCHEDULE_LIST(X)                  \
+    X(CONSTANT, "Constant")               \
+    X(LINEAR, "Linear")                   \
+    X(COSINE, "Cosine")                   \
+    X(WSD, "WSD")                         \
+    X(WARMUP_LR, "WarmupLR")              \
+    X(WARMUP_DECAY_LR, "WarmupDecayLR")   \
+    X(WARMUP_COSINE_LR, "WarmupCosineLR") \
+    X(ONE_CYCLE, "OneCycle")              \
+    X(LR_RANGE_TEST, "LRRangeTest")
+
+#define SCHEDULE_ENTRY(name, word) SCHEDULE_##name,
+enum schedule_type { SCHEDULE_LIST(SCHEDULE_ENTRY) SCHEDULE_COUNT };
+#undef SCHEDULE_ENTRY
 
 /* The shape of WSD's decay. */
 enum decay_type { DECAY_COSINE, DECAY_LINEAR, DECAY_SQRT };

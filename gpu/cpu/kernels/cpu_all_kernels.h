@@ -2,8 +2,6 @@
 /* cpu_all_kernels.h: the ops of one instruction-set level. Each cpu_kernels_*.c names them OPS_CPU_LEVEL. */
 #include "core/heartbeat.h"
 #include "core/quantization/dequantize.h"
-#include "core/quantization/dynamic_map.h"
-#include "core/round_up.h"
 #include "gpu/cpu/device_cpu.h"
 #include "gpu/cpu/kernels/cpu_vector.h"
 #include "gpu/cpu/ops_cpu.h"
@@ -11,21 +9,23 @@
 #include "gpu/cpu/ops_cpu_team.h"
 #include "gpu/decide_step.h"
 
-#include <stdatomic.h>
-
-/* Defines op_NAME() over `size` elements: each thread does the last arguments, a statement, for its `part` of 0 … n-1,
- * which is cut at multiples of `grain`. */
+/* Over `size` elements each thread does the last arguments, a statement, for its `part` of 0 … n-1, which is cut at
+ * multiples of `grain`. OP_IN_PARTS: in op_NAME(), which it defines. */
+#define IN_PARTS(size, n, grain, ...)                       \
+    do {                                                    \
+        const bool is_shared = (size) > WORTH_THREADS;      \
+        _Pragma("omp parallel if (is_shared)")              \
+        {                                                   \
+            const struct range part = range_mine(n, grain); \
+            __VA_ARGS__;                                    \
+        }                                                   \
+    } while (0)
 #define OP_IN_PARTS(name, size, n, grain, ...)                                \
     static void op_##name(struct stream *stream, const struct name##_args *a) \
     {                                                                         \
-        const bool is_shared = (size) > WORTH_THREADS;                        \
         (void)stream;                                                         \
         heartbeat_beat();                                                     \
-        _Pragma("omp parallel if (is_shared)")                                \
-        {                                                                     \
-            const struct range part = range_mine(n, grain);                   \
-            __VA_ARGS__;                                                      \
-        }                                                                     \
+        IN_PARTS(size, n, grain, __VA_ARGS__);                                \
     }
 #define OP_OF_ELEMENTS(name, ...) OP_IN_PARTS(name, a->n, a->n, 64, __VA_ARGS__)
 

@@ -172,11 +172,7 @@ static void store_lanes(void *x, int64_t ld, int64_t count, float *sum, const fl
     for (int64_t j = 0; factor && j < a->D; j++)
         for (int64_t l = 0; l < NR; l += VF)
             vf_store(sum, j * NR + l, vf_load(sum, j * NR + l, DTYPE_F32) * vf_load(factor, l, DTYPE_F32), DTYPE_F32);
-    for (int64_t j = 0; j < a->padded_d; j += 4) { /* four columns of the result at a time */
-        uint32_t quads[4 * NR];
-        pack_panel(quads, sum + j * NR, NR, 1, 4, 4, NR, UNIT_F32);
-        for (int64_t i = 0; i < NR; i++) memcpy(turned + i * a->padded_d + j, quads + 4 * i, 4 * sizeof *turned);
-    }
+    quad_turn(turned, a->padded_d, sum, NR, a->padded_d, NR);
     for (int64_t i = 0; i < min64(NR, count); i++) {
         void *to = at(x, i * ld, a->dtype);
         const float *from = turned + i * a->padded_d;
@@ -281,24 +277,14 @@ static ALWAYS_INLINE vf product_gradient(vf dz, vf z, const struct attention *a,
     return capped ? dz * a->scale * (1.0f - t * t) : dz * a->scale;
 }
 
-/* Calls FUNCTION with its last arguments, two constants: whether numbers are halves, and whether scores are capped. */
-#define WITH_SCORES(a, FUNCTION, ...)                    \
-    do {                                                 \
-        if ((a)->dtype == DTYPE_F32 && (a)->softcap > 0) \
-            FUNCTION(__VA_ARGS__, a, false, true);       \
-        else if ((a)->dtype == DTYPE_F32)                \
-            FUNCTION(__VA_ARGS__, a, false, false);      \
-        else if ((a)->softcap > 0)                       \
-            FUNCTION(__VA_ARGS__, a, true, true);        \
-        else                                             \
-            FUNCTION(__VA_ARGS__, a, true, false);       \
-    } while (0)
+/* Runs a statement with two constants: whether numbers are halves, and whether scores are capped. */
+#define WITH_SCORES(a, ...) WITH_BOOL(HALF, (a)->dtype != DTYPE_F32, WITH_BOOL(CAPPED, (a)->softcap > 0, __VA_ARGS__))
 
 /* Turns a block of scores into weights exp(score - highest). highest and sum are updated; keep is the factor for
  * earlier sums. All are per lane. */
-static ALWAYS_INLINE void softmax_block_of(float *scores, int64_t count, int64_t key, int64_t query, bool masked,
-                                           float *highest, float *sum, float *keep, const struct attention *a,
-                                           bool half, bool capped)
+static ALWAYS_INLINE void softmax_block(float *scores, int64_t count, int64_t key, int64_t query, bool masked,
+                                        float *highest, float *sum, float *keep, const struct attention *a, bool half,
+                                        bool capped)
 {
     for (int64_t v = 0; v < NV; v++) {
         vf before = vf_load(highest, v * VF, DTYPE_F32), top = before;
@@ -322,12 +308,6 @@ static ALWAYS_INLINE void softmax_block_of(float *scores, int64_t count, int64_t
     }
 }
 
-static void softmax_block(float *scores, int64_t count, int64_t key, int64_t query, bool masked, float *highest,
-                          float *sum, float *keep, const struct attention *a)
-{
-    WITH_SCORES(a, softmax_block_of, scores, count, key, query, masked, highest, sum, keep);
-}
-
 static void attention_fwd_block(const struct attention_fwd_args *args, const struct attention *a,
                                 const struct attention_unit *u, int64_t h, int64_t query, const float *keys,
                                 const float *values, struct attention_scratch t)
@@ -344,8 +324,8 @@ static void attention_fwd_block(const struct attention_fwd_args *args, const str
     for (int64_t key = seen.first; key < seen.end; key += ATTENTION_ROWS) {
         int64_t rows = min64(ATTENTION_ROWS, seen.end - key);
         multiply_rows(t.scores, keys + key * units_of(a, a->D), t.lanes_a, rows, a);
-        softmax_block(t.scores, rows, key, query, !all_seen(query, last, key, key + rows - 1, a), highest, sum, keep,
-                      a);
+        const bool masked = !all_seen(query, last, key, key + rows - 1, a);
+        WITH_SCORES(a, softmax_block(t.scores, rows, key, query, masked, highest, sum, keep, a, HALF, CAPPED));
         drop_weights(t.scores, rows, key, query, false, h, u, a);
         add_columns(t.sum_a, values, t.scores, key, rows, u->length, keep, a);
     }
@@ -424,12 +404,6 @@ static ALWAYS_INLINE void gradient_by_query(float *scores, const float *products
     }
 }
 
-static void gradient_block_by_query(float *scores, const float *products, int64_t count, int64_t key, int64_t query,
-                                    bool masked, const float *lse, const float *delta, const struct attention *a)
-{
-    WITH_SCORES(a, gradient_by_query, scores, products, count, key, query, masked, lse, delta);
-}
-
 /* The same with keys in the lanes: lse and delta are per row; scores become P, and products become dS. */
 static ALWAYS_INLINE void gradient_by_key(float *scores, float *products, int64_t count, int64_t query, int64_t key,
                                           bool masked, const float *lse, const float *delta, const struct attention *a,
@@ -447,12 +421,6 @@ static ALWAYS_INLINE void gradient_by_key(float *scores, float *products, int64_
             vf_store(products, at_lane, product_gradient(dz, z, a, capped), DTYPE_F32);
         }
     }
-}
-
-static void gradient_block_by_key(float *scores, float *products, int64_t count, int64_t query, int64_t key,
-                                  bool masked, const float *lse, const float *delta, const struct attention *a)
-{
-    WITH_SCORES(a, gradient_by_key, scores, products, count, query, key, masked, lse, delta);
 }
 
 /* delta (length) of one head of one sequence */
@@ -540,8 +508,8 @@ static void attention_bwd_queries(const struct attention_bwd_args *args, const s
         multiply_rows(t.scores, o.k_tokens + key * units_of(a, a->D), t.lanes_a, rows, a);
         multiply_rows(t.products, o.v_tokens + key * units_of(a, a->D), t.lanes_b, rows, a);
         drop_weights(t.products, rows, key, query, false, h, u, a);
-        gradient_block_by_query(t.scores, t.products, rows, key, query, !all_seen(query, last, key, key + rows - 1, a),
-                                lse, delta, a);
+        const bool masked = !all_seen(query, last, key, key + rows - 1, a);
+        WITH_SCORES(a, gradient_by_query(t.scores, t.products, rows, key, query, masked, lse, delta, a, HALF, CAPPED));
         add_columns(t.sum_a, o.k_columns, t.scores, key, rows, u->length, NULL, a);
     }
     store_lanes(at(args->dq, row * args->ld_dq + h * a->D, a->dtype), args->ld_dq, count, t.sum_a, NULL, t.turned, a);
@@ -565,8 +533,9 @@ static void attention_bwd_keys(const struct attention_bwd_args *args, const stru
             multiply_rows(t.scores, o.q_tokens + query * units_of(a, a->D), t.lanes_a, rows, a);
             multiply_rows(t.products, o.dout_tokens + query * units_of(a, a->D), t.lanes_b, rows, a);
             drop_weights(t.products, rows, key, query, true, h, u, a);
-            gradient_block_by_key(t.scores, t.products, rows, query, key,
-                                  !all_seen(query, query + rows - 1, key, last, a), lse + query, o.deltas + query, a);
+            const bool masked = !all_seen(query, query + rows - 1, key, last, a);
+            WITH_SCORES(a, gradient_by_key(t.scores, t.products, rows, query, key, masked, lse + query,
+                                           o.deltas + query, a, HALF, CAPPED));
             drop_weights(t.scores, rows, key, query, true, h, u, a);
             add_columns(t.sum_a, o.q_columns, t.products, query, rows, u->length, NULL, a);
             add_columns(t.sum_b, o.dout_columns, t.scores, query, rows, u->length, NULL, a);

@@ -86,14 +86,10 @@ static void delta_product(struct delta_matrix c, struct delta_matrix a, bool a_t
         for (int64_t i = 0, rows; i < m; i += rows) {
             const uint32_t *from = (const uint32_t *)(const void *)(a.at + (a_turned ? i : i * a.ld));
             rows = m - i >= MR ? MR : SHORT_MR;
-            if (a_turned && rows == MR)
-                micro_f32_with(k, from, 1, a.ld, columns, b.ld, tile, MR, NV);
-            else if (a_turned)
-                micro_f32_with(k, from, 1, a.ld, columns, b.ld, tile, SHORT_MR, NV);
-            else if (rows == MR)
-                micro_f32_with(k, from, a.ld, 1, columns, b.ld, tile, MR, NV);
-            else
-                micro_f32_with(k, from, a.ld, 1, columns, b.ld, tile, SHORT_MR, NV);
+            WITH_BOOL(TURNED, a_turned,
+                      WITH_BOOL(WHOLE, rows == MR,
+                                micro_f32_with(k, from, TURNED ? 1 : a.ld, TURNED ? a.ld : 1, columns, b.ld, tile,
+                                               WHOLE ? MR : SHORT_MR, NV)));
             for (int64_t r = 0; r < rows; r++) {
                 float *to = c.at + (i + r) * c.ld + j;
                 for (int64_t l = 0; l < NR; l += VF) {
@@ -108,14 +104,7 @@ static void delta_product(struct delta_matrix c, struct delta_matrix a, bool a_t
 /* to (columns, rows) = fromᵀ; both counts are rounded up to 4. */
 static void delta_turn(struct delta_matrix to, struct delta_matrix from, int64_t rows, int64_t columns)
 {
-    for (int64_t i = 0; i < rows; i += 4) {
-        for (int64_t j = 0; j < columns; j += 4) {
-            quad q[4];
-            for (int l = 0; l < 4; l++) memcpy(&q[l], from.at + (i + l) * from.ld + j, sizeof q[l]);
-            quad_transpose(q);
-            for (int l = 0; l < 4; l++) memcpy(to.at + (j + l) * to.ld + i, &q[l], sizeof q[l]);
-        }
-    }
+    quad_turn(to.at, to.ld, from.at, from.ld, rows, columns);
 }
 
 /* x = (1 + lower)⁻¹ x, or with `turned` (1 + lowerᵀ)⁻¹ x */

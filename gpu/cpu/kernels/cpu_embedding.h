@@ -39,11 +39,8 @@ static ALWAYS_INLINE void embedding_bwd_columns(const struct embedding_bwd_args 
 
 static void embedding_zero_floats(float *x, int64_t n)
 {
-#pragma omp parallel if (n > WORTH_THREADS)
-    {
-        struct range part = range_mine(n, 1024);
-        if (part.end > part.first) memset(x + part.first, 0, (size_t)(part.end - part.first) * sizeof *x);
-    }
+    IN_PARTS(n, n, 1024,
+             if (part.end > part.first) memset(x + part.first, 0, (size_t)(part.end - part.first) * sizeof *x));
 }
 
 static void op_embedding_bwd(struct stream *stream, const struct embedding_bwd_args *a)
@@ -53,9 +50,5 @@ static void op_embedding_bwd(struct stream *stream, const struct embedding_bwd_a
     if (a->dwte && !a->accumulate_wte) embedding_zero_floats(a->dwte, a->V * a->C);
     if (a->dwpe && !a->accumulate_wpe) embedding_zero_floats(a->dwpe, a->P * a->C);
     if (a->dwse && !a->accumulate_wse) embedding_zero_floats(a->dwse, a->S * a->C);
-#pragma omp parallel if (a->M * a->C > WORTH_THREADS)
-    {
-        struct range columns = range_mine(a->C, 16);
-        WITH_DTYPE(a->dtype, embedding_bwd_columns(a, columns, DT));
-    }
+    IN_PARTS(a->M * a->C, a->C, 16, WITH_DTYPE(a->dtype, embedding_bwd_columns(a, part, DT)));
 }

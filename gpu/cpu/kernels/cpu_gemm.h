@@ -123,19 +123,6 @@ struct packed {
     int64_t ld;
 };
 
-/* to (NR, mr) = the transpose of the first m rows of a tile (mr, NR) */
-static ALWAYS_INLINE void tile_turn(float *to, const float *tile, int64_t m, int mr)
-{
-    for (int64_t i = 0; i < m; i += 4) {
-        for (int64_t j = 0; j < NR; j += 4) {
-            quad q[4];
-            for (int l = 0; l < 4; l++) memcpy(&q[l], tile + (i + l) * NR + j, sizeof q[l]);
-            quad_transpose(q);
-            for (int l = 0; l < 4; l++) memcpy(to + (j + l) * mr + i, &q[l], sizeof q[l]);
-        }
-    }
-}
-
 /* Stores the sums of m rows and n columns of C, or adds them to those that wait. */
 static ALWAYS_INLINE void tile_store(const struct epilogue *e, const struct block *block, const float *sums,
                                      int64_t ld_sums, float *partial, int64_t row, int64_t column, int64_t m, int64_t n)
@@ -180,7 +167,7 @@ static ALWAYS_INLINE void gemm_task_with(const struct epilogue *e, const struct 
             else
                 micro(packed->units, packed->a + i * packed->units, b, tile);
             if (block->turned) {
-                tile_turn(turned, tile, m, mr);
+                quad_turn(turned, mr, tile, NR, m, NR);
                 tile_store(e, block, turned, mr, partial, block->column + j, block->row + i, n, m);
             } else {
                 tile_store(e, block, tile, NR, partial, block->row + i, block->column + j, m, n);

@@ -31,14 +31,7 @@ static void amx_tile_panel(uint32_t *dst, const uint16_t *src, int64_t m_stride,
                 const uint16_t *low = src + 2 * (unit + u) * k_stride, *high = low + k_stride;
                 for (int r = 0; r < TILE_MR; r++) units[u][r] = low[r] | (uint32_t)high[r] << 16;
             }
-            for (int u = 0; u < TILE_UNITS; u += 4) {
-                for (int r = 0; r < TILE_MR; r += 4) {
-                    quad q[4];
-                    for (int i = 0; i < 4; i++) memcpy(&q[i], &units[u + i][r], sizeof q[i]);
-                    quad_transpose(q);
-                    for (int i = 0; i < 4; i++) memcpy(dst + (r + i) * TILE_UNITS + u, &q[i], sizeof q[i]);
-                }
-            }
+            quad_turn(dst, TILE_UNITS, units, TILE_MR, TILE_UNITS, TILE_MR);
         } else {
             for (int r = 0; r < TILE_MR; r++)
                 for (int64_t u = 0; u < TILE_UNITS; u++)

@@ -37,36 +37,40 @@ static ALWAYS_INLINE void micro_f32_with(int64_t units, const uint32_t *a, int64
         for (int j = 0; j < nv; j++) vf_store(tile, i * NR + j * VF, sums[i][j], DTYPE_F32);
 }
 
-static void micro_f32(int64_t units, const uint32_t *a, const uint32_t *b, float *tile)
-{
-    micro_f32_with(units, a, 1, MR, b, NR, tile, MR, NV);
-}
-
-static void micro_f32_in(enum micro_form form, int64_t units, const uint32_t *a, int64_t ld, const uint32_t *b,
-                         float *tile)
-{
-    switch (form) {
-    case MICRO_ROWS: micro_f32_with(units, a, ld, 1, b, NR, tile, MR, NV); break;
-    case MICRO_ROWS_NARROW: micro_f32_with(units, a, ld, 1, b, NR, tile, MR, 1); break;
-    case MICRO_SHORT: micro_f32_with(units, a, 1, MR, b, NR, tile, SHORT_MR, NV); break;
+/* Defines the two kernels from NAME_with(), where TARGET has its attributes. */
+#define MICRO_KERNELS(TARGET, name)                                                                  \
+    TARGET static void name(int64_t units, const uint32_t *a, const uint32_t *b, float *tile)        \
+    {                                                                                                \
+        name##_with(units, a, 1, MR, b, NR, tile, MR, NV);                                           \
+    }                                                                                                \
+    TARGET static void name##_in(enum micro_form form, int64_t units, const uint32_t *a, int64_t ld, \
+                                 const uint32_t *b, float *tile)                                     \
+    {                                                                                                \
+        switch (form) {                                                                              \
+        case MICRO_ROWS: name##_with(units, a, ld, 1, b, NR, tile, MR, NV); break;                   \
+        case MICRO_ROWS_NARROW: name##_with(units, a, ld, 1, b, NR, tile, MR, 1); break;             \
+        case MICRO_SHORT: name##_with(units, a, 1, MR, b, NR, tile, SHORT_MR, NV); break;            \
+        }                                                                                            \
     }
-}
+
+MICRO_KERNELS(, micro_f32)
 
 #if defined(__AVX512F__)
 #define GEMM_HAS_PAIRS 1
 #define TARGET_PAIRS __attribute__((target("avx512bf16")))
 TARGET_PAIRS static ALWAYS_INLINE void micro_pairs_with(int64_t units, const uint32_t *a, int64_t row_step,
-                                                        int64_t step, const uint32_t *b, float *tile, int rows, int nv)
+                                                        int64_t step, const uint32_t *b, int64_t ld_b, float *tile,
+                                                        int rows, int nv)
 {
     __m512 sums[MR][NV];
 #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < nv; j++) sums[i][j] = _mm512_setzero_ps();
-    for (int64_t unit = 0; unit < units; unit++, a += step, b += NR) {
+    for (int64_t unit = 0; unit < units; unit++, a += step, b += ld_b) {
         __m512bh columns[NV];
-        __builtin_prefetch(b + 8 * NR);
-        __builtin_prefetch(b + 8 * NR + NR / 2);
+        __builtin_prefetch(b + 8 * ld_b);
+        __builtin_prefetch(b + 8 * ld_b + NR / 2);
 #pragma GCC unroll 4
         for (int j = 0; j < nv; j++) columns[j] = (__m512bh)_mm512_loadu_si512(b + j * VF);
 #pragma GCC unroll 16
@@ -82,20 +86,7 @@ TARGET_PAIRS static ALWAYS_INLINE void micro_pairs_with(int64_t units, const uin
         for (int j = 0; j < nv; j++) _mm512_storeu_ps(tile + i * NR + j * VF, sums[i][j]);
 }
 
-TARGET_PAIRS static void micro_pairs(int64_t units, const uint32_t *a, const uint32_t *b, float *tile)
-{
-    micro_pairs_with(units, a, 1, MR, b, tile, MR, NV);
-}
-
-TARGET_PAIRS static void micro_pairs_in(enum micro_form form, int64_t units, const uint32_t *a, int64_t ld,
-                                        const uint32_t *b, float *tile)
-{
-    switch (form) {
-    case MICRO_ROWS: micro_pairs_with(units, a, ld, 1, b, tile, MR, NV); break;
-    case MICRO_ROWS_NARROW: micro_pairs_with(units, a, ld, 1, b, tile, MR, 1); break;
-    case MICRO_SHORT: micro_pairs_with(units, a, 1, MR, b, tile, SHORT_MR, NV); break;
-    }
-}
+MICRO_KERNELS(TARGET_PAIRS, micro_pairs)
 #else
 #define GEMM_HAS_PAIRS 0
 #endif

@@ -41,21 +41,16 @@ enum unit_kind {
 };
 
 /* WITH_DTYPE() for the kind of a unit. */
-#define WITH_UNIT(kind, ...)                          \
-    do {                                              \
-        if ((kind) == UNIT_F32) {                     \
-            const enum unit_kind KIND = UNIT_F32;     \
-            __VA_ARGS__;                              \
-        } else if ((kind) == UNIT_F16) {              \
-            const enum unit_kind KIND = UNIT_F16;     \
-            __VA_ARGS__;                              \
-        } else if ((kind) == UNIT_WIDENED) {          \
-            const enum unit_kind KIND = UNIT_WIDENED; \
-            __VA_ARGS__;                              \
-        } else {                                      \
-            const enum unit_kind KIND = UNIT_PAIR;    \
-            __VA_ARGS__;                              \
-        }                                             \
+#define WITH_UNIT(kind, ...)                                             \
+    do {                                                                 \
+        if ((kind) == UNIT_F32)                                          \
+            AS_CONSTANT(enum unit_kind, KIND, UNIT_F32, __VA_ARGS__)     \
+        else if ((kind) == UNIT_F16)                                     \
+            AS_CONSTANT(enum unit_kind, KIND, UNIT_F16, __VA_ARGS__)     \
+        else if ((kind) == UNIT_WIDENED)                                 \
+            AS_CONSTANT(enum unit_kind, KIND, UNIT_WIDENED, __VA_ARGS__) \
+        else                                                             \
+            AS_CONSTANT(enum unit_kind, KIND, UNIT_PAIR, __VA_ARGS__)    \
     } while (0)
 
 typedef uint32_t quad __attribute__((vector_size(16)));
@@ -129,4 +124,18 @@ static ALWAYS_INLINE void quad_transpose(quad q[4])
     q[1] = QUAD_PICK(ab_low, cd_low, 2, 3, 6, 7);
     q[2] = QUAD_PICK(ab_high, cd_high, 0, 1, 4, 5);
     q[3] = QUAD_PICK(ab_high, cd_high, 2, 3, 6, 7);
+}
+
+/* to (columns, rows) = the transpose of from, numbers of four bytes with rows ld apart; counts are rounded up to 4. */
+static ALWAYS_INLINE void quad_turn(void *to, int64_t ld_to, const void *from, int64_t ld_from, int64_t rows,
+                                    int64_t columns)
+{
+    for (int64_t i = 0; i < rows; i += 4) {
+        for (int64_t j = 0; j < columns; j += 4) {
+            quad q[4];
+            for (int l = 0; l < 4; l++) memcpy(&q[l], (const uint32_t *)from + (i + l) * ld_from + j, sizeof q[l]);
+            quad_transpose(q);
+            for (int l = 0; l < 4; l++) memcpy((uint32_t *)to + (j + l) * ld_to + i, &q[l], sizeof q[l]);
+        }
+    }
 }

@@ -36,11 +36,7 @@ static void op_linear_fwd(struct stream *stream, const struct linear_fwd_args *a
 static void linear_sum_columns(float *sums, const void *x, int64_t ld, int64_t rows, int64_t n, enum dtype dtype,
                                bool accumulate)
 {
-#pragma omp parallel if (rows * n > WORTH_THREADS)
-    {
-        struct range columns = range_mine(n, 64);
-        WITH_DTYPE(dtype, norm_column_sums(sums, x, ld, rows, columns, DT, accumulate));
-    }
+    IN_PARTS(rows * n, n, 64, WITH_DTYPE(dtype, norm_column_sums(sums, x, ld, rows, part, DT, accumulate)));
 }
 
 static void op_linear_bwd_input(struct stream *stream, const struct linear_bwd_input_args *a)

@@ -76,13 +76,6 @@ static ALWAYS_INLINE double cross_entropy_row(const struct cross_entropy_args *a
     return loss;
 }
 
-static ALWAYS_INLINE double cross_entropy_row_of(const struct cross_entropy_args *a, int64_t i, enum dtype logits_dtype,
-                                                 enum dtype dtype)
-{
-    return a->softcap > 0 ? cross_entropy_row(a, i, logits_dtype, dtype, true)
-                          : cross_entropy_row(a, i, logits_dtype, dtype, false);
-}
-
 static void op_cross_entropy(struct stream *stream, const struct cross_entropy_args *a)
 {
     ASSERT(a->logits_dtype == DTYPE_F32 || a->logits_dtype == a->dtype);
@@ -92,9 +85,11 @@ static void op_cross_entropy(struct stream *stream, const struct cross_entropy_a
 #pragma omp parallel for schedule(static) if (a->M * a->V > WORTH_THREADS)
     for (int64_t i = 0; i < a->M; i++) {
         if (a->logits_dtype == DTYPE_F32)
-            WITH_DTYPE(a->dtype, losses[i] = cross_entropy_row_of(a, i, DTYPE_F32, DT));
+            WITH_BOOL(CAPPED, a->softcap > 0,
+                      WITH_DTYPE(a->dtype, losses[i] = cross_entropy_row(a, i, DTYPE_F32, DT, CAPPED)));
         else
-            WITH_DTYPE(a->dtype, losses[i] = cross_entropy_row_of(a, i, DT, DT));
+            WITH_BOOL(CAPPED, a->softcap > 0,
+                      WITH_DTYPE(a->dtype, losses[i] = cross_entropy_row(a, i, DT, DT, CAPPED)));
     }
     double sum = *a->loss_sum;
     for (int64_t i = 0; i < a->M; i++) sum += losses[i];

@@ -268,10 +268,7 @@ static void op_momentum(struct stream *stream, const struct momentum_args *a)
         struct momentum_args one = *a;
         for (int64_t first = mine.first; first < mine.end;) {
             const struct range part = next_segment(a->segments, &first, mine.end, &one.weight_decay);
-            if (a->grad_dtype == DTYPE_F32)
-                momentum_part(&one, part, DTYPE_F32);
-            else
-                momentum_part(&one, part, DTYPE_BF16);
+            WITH_BOOL(WIDE, a->grad_dtype == DTYPE_F32, momentum_part(&one, part, WIDE ? DTYPE_F32 : DTYPE_BF16));
         }
     }
 }

@@ -63,37 +63,51 @@ static void swap_heads_rows(const struct swap_heads_args *a, struct range rows)
 
 OP_IN_PARTS(swap_heads, a->M * a->outer * a->inner * a->D, a->M, 1, swap_heads_rows(a, part))
 
-/* ---- SwiGLU, GeGLU ------------------------------------------------------- */
+/* ---- gates, SwiGLU, GeGLU ------------------------------------------------ */
 
-/* `gelu`, a constant: of the gate, in place of silu. */
-static ALWAYS_INLINE void swiglu_fwd_rows(const struct swiglu_fwd_args *a, struct range r, enum dtype dtype, bool gelu)
+/* What a value is multiplied with: this function of its gate. */
+enum gate_kind { GATE_SIGMOID, GATE_SILU, GATE_GELU };
+
+static ALWAYS_INLINE void gate_fwd_rows(const struct gate_fwd_args *a, struct range r, enum dtype dtype,
+                                        enum gate_kind kind)
 {
     const bool half = dtype != DTYPE_F32;
+    const int64_t ld_x = a->ld_x ? a->ld_x : a->C;
     for (int64_t i = r.first; i < r.end; i++) {
-        const void *gate = at(a->gate_up, i * 2 * a->F, dtype), *up = at(gate, a->F, dtype);
-        void *h = at(a->h, i * a->F, dtype);
-        for (int64_t j = 0; j < a->F; j += VF) {
-            vf g = vf_get(gate, j, a->F, dtype), u = vf_get(up, j, a->F, dtype);
-            vf_put(h, j, a->F, (gelu ? vf_gelu(g, half) : g * vf_sigmoid(g, half)) * u, dtype);
+        const void *x = at(a->x, i * ld_x, dtype), *gate = at(a->gate, i * a->ld_gate, dtype);
+        void *y = at(a->y, i * a->C, dtype);
+        for (int64_t j = 0; j < a->C; j += VF) {
+            const vf g = vf_get(gate, j, a->C, dtype),
+                     open = kind == GATE_GELU ? vf_gelu(g, half) : vf_sigmoid(g, half);
+            vf_put(y, j, a->C, vf_get(x, j, a->C, dtype) * (kind == GATE_SILU ? g * open : open), dtype);
         }
     }
 }
 
-static ALWAYS_INLINE void swiglu_bwd_rows(const struct swiglu_bwd_args *a, struct range r, enum dtype dtype, bool gelu)
+OP_IN_PARTS(gate_fwd, a->M * a->C, a->M, 1,
+            WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, gate_fwd_rows(a, part, DT, GELU ? GATE_GELU : GATE_SIGMOID))))
+
+static ALWAYS_INLINE void gate_bwd_rows(const struct gate_bwd_args *a, struct range r, enum dtype dtype,
+                                        enum gate_kind kind)
 {
     const bool half = dtype != DTYPE_F32;
+    const int64_t ld_x = a->ld_x ? a->ld_x : a->C;
     for (int64_t i = r.first; i < r.end; i++) {
-        const void *gate = at(a->gate_up, i * 2 * a->F, dtype), *up = at(gate, a->F, dtype);
-        void *dgate = at(a->dgate_up, i * 2 * a->F, dtype), *dup = at(dgate, a->F, dtype);
-        const void *dh = at(a->dh, i * a->F, dtype);
-        for (int64_t j = 0; j < a->F; j += VF) {
-            vf g = vf_get(gate, j, a->F, dtype), u = vf_get(up, j, a->F, dtype), d = vf_get(dh, j, a->F, dtype);
-            vf s = gelu ? vf_zero() : vf_sigmoid(g, half);
-            vf_put(dgate, j, a->F, gelu ? d * u * vf_gelu_grad(g, half) : d * u * s * (1.0f + g * (1.0f - s)), dtype);
-            vf_put(dup, j, a->F, gelu ? d * vf_gelu(g, half) : d * g * s, dtype);
+        const void *dy = at(a->dy, i * a->C, dtype), *x = at(a->x, i * ld_x, dtype);
+        const void *gate = at(a->gate, i * a->ld_gate, dtype);
+        void *dx = at(a->dx, i * ld_x, dtype), *dgate = at(a->dgate, i * a->ld_gate, dtype);
+        for (int64_t j = 0; j < a->C; j += VF) {
+            const vf d = vf_get(dy, j, a->C, dtype), u = vf_get(x, j, a->C, dtype), g = vf_get(gate, j, a->C, dtype),
+                     open = kind == GATE_GELU ? vf_gelu(g, half) : vf_sigmoid(g, half);
+            const vf slope = kind == GATE_SILU ? 1.0f + g * (1.0f - open) : 1.0f - open;
+            vf_put(dgate, j, a->C, kind == GATE_GELU ? d * u * vf_gelu_grad(g, half) : d * u * open * slope, dtype);
+            vf_put(dx, j, a->C, kind == GATE_SILU ? d * g * open : d * open, dtype);
         }
     }
 }
+
+OP_IN_PARTS(gate_bwd, a->M * a->C, a->M, 1,
+            WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, gate_bwd_rows(a, part, DT, GELU ? GATE_GELU : GATE_SIGMOID))))
 
 /* Gates and ups from j on of a row of F of each: what it holds, or with `save` what it gets. */
 static ALWAYS_INLINE void swiglu_pairs(void *row, int64_t j, int64_t F, bool interleaved, vf *gate, vf *up, bool save,
@@ -141,13 +155,16 @@ static ALWAYS_INLINE void swiglu_limited_rows(const struct swiglu_fwd_args *a, v
     }
 }
 
+/* Without a limit, gate and up are two parts of a row. */
 static void swiglu_fwd_part(const struct swiglu_fwd_args *a, struct range part)
 {
+    const void *up = at(a->gate_up, a->F, a->dtype);
+    const struct gate_fwd_args gate = {a->dtype, a->M, a->F, 2 * a->F, a->h, up, a->gate_up, 2 * a->F, a->gelu};
     ASSERT(a->limit > 0 ? !a->gelu : !a->interleaved);
     if (a->limit > 0)
         WITH_DTYPE(a->dtype, swiglu_limited_rows(a, a->h, NULL, part, DT));
     else
-        WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, swiglu_fwd_rows(a, part, DT, GELU)));
+        WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, gate_fwd_rows(&gate, part, DT, GELU ? GATE_GELU : GATE_SILU)));
 }
 
 OP_IN_PARTS(swiglu_fwd, a->M * a->F, a->M, 1, swiglu_fwd_part(a, part))
@@ -156,54 +173,18 @@ static void swiglu_bwd_part(const struct swiglu_bwd_args *a, struct range part)
 {
     const struct swiglu_fwd_args forward = {a->dtype, a->M,           a->F,     NULL,    a->gate_up,
                                             a->gelu,  a->interleaved, a->limit, a->alpha};
+    const void *up = at(a->gate_up, a->F, a->dtype);
+    void *dup = at(a->dgate_up, a->F, a->dtype);
+    const struct gate_bwd_args gate = {a->dtype, a->M, a->F,       2 * a->F, dup,    a->dgate_up,
+                                       a->dh,    up,   a->gate_up, 2 * a->F, a->gelu};
     ASSERT(a->limit > 0 ? !a->gelu : !a->interleaved);
     if (a->limit > 0)
         WITH_DTYPE(a->dtype, swiglu_limited_rows(&forward, a->dgate_up, a->dh, part, DT));
     else
-        WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, swiglu_bwd_rows(a, part, DT, GELU)));
+        WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, gate_bwd_rows(&gate, part, DT, GELU ? GATE_GELU : GATE_SILU)));
 }
 
 OP_IN_PARTS(swiglu_bwd, a->M * a->F, a->M, 1, swiglu_bwd_part(a, part))
-
-/* ---- a gate -------------------------------------------------------------- */
-
-/* `gelu`, a constant: of the gate, in place of its sigmoid. */
-static ALWAYS_INLINE void gate_fwd_rows(const struct gate_fwd_args *a, struct range r, enum dtype dtype, bool gelu)
-{
-    const bool half = dtype != DTYPE_F32;
-    const int64_t ld_x = a->ld_x ? a->ld_x : a->C;
-    for (int64_t i = r.first; i < r.end; i++) {
-        const void *x = at(a->x, i * ld_x, dtype), *gate = at(a->gate, i * a->ld_gate, dtype);
-        void *y = at(a->y, i * a->C, dtype);
-        for (int64_t j = 0; j < a->C; j += VF) {
-            const vf g = vf_get(gate, j, a->C, dtype), open = gelu ? vf_gelu(g, half) : vf_sigmoid(g, half);
-            vf_put(y, j, a->C, vf_get(x, j, a->C, dtype) * open, dtype);
-        }
-    }
-}
-
-OP_IN_PARTS(gate_fwd, a->M * a->C, a->M, 1,
-            WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, gate_fwd_rows(a, part, DT, GELU))))
-
-static ALWAYS_INLINE void gate_bwd_rows(const struct gate_bwd_args *a, struct range r, enum dtype dtype, bool gelu)
-{
-    const bool half = dtype != DTYPE_F32;
-    const int64_t ld_x = a->ld_x ? a->ld_x : a->C;
-    for (int64_t i = r.first; i < r.end; i++) {
-        const void *dy = at(a->dy, i * a->C, dtype), *x = at(a->x, i * ld_x, dtype);
-        const void *gate = at(a->gate, i * a->ld_gate, dtype);
-        void *dx = at(a->dx, i * ld_x, dtype), *dgate = at(a->dgate, i * a->ld_gate, dtype);
-        for (int64_t j = 0; j < a->C; j += VF) {
-            const vf d = vf_get(dy, j, a->C, dtype), u = vf_get(x, j, a->C, dtype), g = vf_get(gate, j, a->C, dtype),
-                     open = gelu ? vf_gelu(g, half) : vf_sigmoid(g, half);
-            vf_put(dgate, j, a->C, gelu ? d * u * vf_gelu_grad(g, half) : d * u * open * (1.0f - open), dtype);
-            vf_put(dx, j, a->C, d * open, dtype);
-        }
-    }
-}
-
-OP_IN_PARTS(gate_bwd, a->M * a->C, a->M, 1,
-            WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, gate_bwd_rows(a, part, DT, GELU))))
 
 /* ---- tanh ---------------------------------------------------------------- */
 

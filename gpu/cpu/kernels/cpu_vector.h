@@ -6,9 +6,7 @@
 
 #include "core/dtype.h"
 
-#include <math.h>
 #include <stdint.h>
-#include <string.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -183,33 +181,32 @@ static ALWAYS_INLINE vh vf_to_half(vf x, enum dtype dtype)
     return dtype == DTYPE_BF16 ? vf_to_bf16(x) : vf_to_f16(x);
 }
 
+#define AS_CONSTANT(type, NAME, value, ...) \
+    {                                       \
+        const type NAME = value;            \
+        __VA_ARGS__;                        \
+    }
+
 /* Runs a statement with the constant NAME equal to `value`, so that each dtype is compiled separately. */
-#define WITH_DTYPE_AS(NAME, value, ...)         \
-    do {                                        \
-        if ((value) == DTYPE_F32) {             \
-            const enum dtype NAME = DTYPE_F32;  \
-            __VA_ARGS__;                        \
-        } else if ((value) == DTYPE_BF16) {     \
-            const enum dtype NAME = DTYPE_BF16; \
-            __VA_ARGS__;                        \
-        } else {                                \
-            const enum dtype NAME = DTYPE_F16;  \
-            __VA_ARGS__;                        \
-        }                                       \
+#define WITH_DTYPE_AS(NAME, value, ...)                            \
+    do {                                                           \
+        if ((value) == DTYPE_F32)                                  \
+            AS_CONSTANT(enum dtype, NAME, DTYPE_F32, __VA_ARGS__)  \
+        else if ((value) == DTYPE_BF16)                            \
+            AS_CONSTANT(enum dtype, NAME, DTYPE_BF16, __VA_ARGS__) \
+        else                                                       \
+            AS_CONSTANT(enum dtype, NAME, DTYPE_F16, __VA_ARGS__)  \
     } while (0)
 #define WITH_DTYPE(value, ...) WITH_DTYPE_AS(DT, value, __VA_ARGS__)
 #define WITH_DTYPES(dst, src, ...) WITH_DTYPE_AS(DST, dst, WITH_DTYPE_AS(SRC, src, __VA_ARGS__))
 
 /* The same for a condition. */
-#define WITH_BOOL(NAME, condition, ...) \
-    do {                                \
-        if (condition) {                \
-            const bool NAME = true;     \
-            __VA_ARGS__;                \
-        } else {                        \
-            const bool NAME = false;    \
-            __VA_ARGS__;                \
-        }                               \
+#define WITH_BOOL(NAME, condition, ...)                 \
+    do {                                                \
+        if (condition)                                  \
+            AS_CONSTANT(bool, NAME, true, __VA_ARGS__)  \
+        else                                            \
+            AS_CONSTANT(bool, NAME, false, __VA_ARGS__) \
     } while (0)
 
 static inline void *at(const void *base, int64_t element, enum dtype dtype)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_spec_hjson.c: the reader of DeepSpeed's files: JSON and what Hjson has beyond it, and every error with its
  * place. */
-#include "core/spec/spec_tree.h"
+#include "core/spec/spec_keys.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,7 +48,8 @@ static void test_good(void **state)
         static struct spec_context ctx;
         const struct spec_node *root = parse(&ctx, good_cases[i].text, strlen(good_cases[i].text));
         if (!root) fail_msg("%s is refused: %s", good_cases[i].text, ctx.errors.items[0].text);
-        json_t *got = spec_node_json(&ctx, root), *expected = json_loads(good_cases[i].json, 0, NULL);
+        json_t *got = spec_key_convert(&ctx, &(struct spec_key){.type = KEY_ANY}, root),
+               *expected = json_loads(good_cases[i].json, 0, NULL);
         assert_non_null(expected);
         if (!json_equal(got, expected)) fail_msg("%s reads as %s", good_cases[i].text, json_dumps(got, 0));
         json_decref(got);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/text/text_buffer.h"
+#include "core/text_buffer.h"
 
 #include "core/memory.h"
 
