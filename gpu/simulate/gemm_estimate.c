@@ -61,8 +61,7 @@ double gemm_estimate(const struct gpu_model *gpu, enum dtype dtype, int64_t M, i
 double grouped_estimate(const struct gpu_model *gpu, enum dtype dtype, int64_t M, int64_t N, int64_t K,
                         double out_bytes)
 {
-    const struct tile *square = &tiles[COUNT_OF(tiles) - 1];
     const double flops = gpu->flops[dtype], work = 2 * (double)M * (double)N * (double)K;
-    return fmax(tile_estimate(gpu, flops, square, M, N, (double)K, 1, out_bytes) * measured,
-                work / (flops * gpu->rates.sustained));
+    const double tiled = tile_estimate(gpu, flops, &tiles[COUNT_OF(tiles) - 1], M, N, (double)K, 1, out_bytes);
+    return fmax(tiled * measured, work / (flops * gpu->rates.sustained));
 }

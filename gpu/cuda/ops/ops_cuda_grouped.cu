@@ -60,20 +60,13 @@ template <typename T> __device__ __forceinline__ void copy_async(T *to, const T 
 #endif
 }
 
-/* Ends a stage's copies; waits for those of all stages but the latest STAGES - 2. */
-__device__ __forceinline__ void copies_commit()
-{
+/* Ends the copies of a stage, or waits for those of all stages but the latest. */
 #ifdef __CUDA_ARCH__
-    asm volatile("cp.async.commit_group;" ::: "memory");
+#define COPIES_DO(what) asm volatile("cp.async." what ";" ::: "memory")
+#else
+#define COPIES_DO(what) (void)0
 #endif
-}
-
-__device__ __forceinline__ void copies_wait()
-{
-#ifdef __CUDA_ARCH__
-    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
-#endif
-}
+static_assert(STAGES == 3, "a stage is multiplied, one may be under way: wait_group 1");
 
 /* `side` rows of the operand and `k` of their elements exist from `from` on; the others of the tile are zero. */
 template <int SIDE, bool BY_K, typename T>
@@ -94,9 +87,7 @@ __device__ __forceinline__ void load_operand(T *tile, const T *from, int64_t ld,
     }
 }
 
-struct warp_sum { /* a lane's */
-    float at[LANE_ROWS][LANE_COLUMNS];
-};
+typedef float warp_sum[LANE_ROWS][LANE_COLUMNS]; /* a lane's */
 
 __device__ __forceinline__ int lane_row(int i)
 {
@@ -110,7 +101,7 @@ __device__ __forceinline__ int lane_column(int j)
 
 /* sum += a · b over half of a stage, from k = begin on; a, b: the warp's. */
 template <bool A_BY_K, bool B_BY_K, typename T>
-__device__ __forceinline__ void multiply_half(struct warp_sum *sum, const T *a, const T *b, int begin)
+__device__ __forceinline__ void multiply_half(warp_sum &sum, const T *a, const T *b, int begin)
 {
     constexpr int LD_A = OPERAND_LD<T, TILE_ROWS, A_BY_K>, LD_B = OPERAND_LD<T, TILE_COLUMNS, B_BY_K>;
     constexpr int ROW_A = A_BY_K ? 1 : LD_A, K_A = A_BY_K ? LD_A : 1, ROW_B = B_BY_K ? 1 : LD_B,
@@ -129,7 +120,7 @@ __device__ __forceinline__ void multiply_half(struct warp_sum *sum, const T *a, 
                 load_matrices<B_BY_K>(right, b + n * ROW_B + k * K_B);
 #pragma unroll
                 for (int m = 0; m < WARP_SIDE; m += 16) {
-                    float *top = &sum->at[m / 8][n / 4], *bottom = &sum->at[m / 8 + 1][n / 4];
+                    float *top = &sum[m / 8][n / 4], *bottom = &sum[m / 8 + 1][n / 4];
                     multiply_matrices<T>(top, bottom, left[m / 16], right[0], right[1]);
                     multiply_matrices<T>(top + 2, bottom + 2, left[m / 16], right[2], right[3]);
                 }
@@ -145,7 +136,7 @@ __device__ __forceinline__ void multiply_half(struct warp_sum *sum, const T *a, 
             for (int j = 0; j < LANE_COLUMNS; j++) {
                 const float right = to_float(b[lane_column(j) * ROW_B + k * K_B]);
 #pragma unroll
-                for (int i = 0; i < LANE_ROWS; i++) sum->at[i][j] = fmaf(left[i], right, sum->at[i][j]);
+                for (int i = 0; i < LANE_ROWS; i++) sum[i][j] = fmaf(left[i], right, sum[i][j]);
             }
         }
     }
@@ -153,8 +144,8 @@ __device__ __forceinline__ void multiply_half(struct warp_sum *sum, const T *a, 
 
 /* c (rows, columns): the warp's. */
 template <typename T, typename Y>
-__device__ __forceinline__ void store_sum(Y *c, const struct warp_sum &sum, const T *bias, int64_t rows,
-                                          int64_t columns, const struct grouped &g)
+__device__ __forceinline__ void store_sum(Y *c, const warp_sum &sum, const T *bias, int64_t rows, int64_t columns,
+                                          const struct grouped &g)
 {
 #pragma unroll
     for (int i = 0; i < LANE_ROWS; i++) {
@@ -164,7 +155,7 @@ __device__ __forceinline__ void store_sum(Y *c, const struct warp_sum &sum, cons
             const bool two = column + 1 < columns;
             Y *to = c + lane_row(i) * g.n + column;
             if (lane_row(i) >= rows || column >= columns) continue;
-            float x[2] = {sum.at[i][j], sum.at[i][j + 1]}, old[2] = {0, 0};
+            float x[2] = {sum[i][j], sum[i][j + 1]}, old[2] = {0, 0};
             if (bias) x[0] += to_float(bias[column]), x[1] += two ? to_float(bias[column + 1]) : 0.0f;
             if (g.pairs) {
                 if (g.accumulate) load(to, old), x[0] += old[0], x[1] += old[1];
@@ -205,22 +196,22 @@ __global__ void __launch_bounds__(THREADS, 1) grouped_kernel(struct grouped g)
         a += DEPTH<T> * (A_BY_K ? lda : 1);
         b += DEPTH<T> * (B_BY_K ? ldb : 1);
         left -= DEPTH<T>;
-        copies_commit();
+        COPIES_DO("commit_group");
     };
     const int warp_row = warp_of_block() / WARPS_ACROSS * WARP_SIDE,
               warp_column = warp_of_block() % WARPS_ACROSS * WARP_SIDE;
     const bool mine = warp_row < rows && warp_column < columns;
     const T *warp_a = stages + warp_row * (A_BY_K ? 1 : OPERAND_LD<T, TILE_ROWS, A_BY_K>);
     const T *warp_b = stages + SIZE_A + warp_column * (B_BY_K ? 1 : OPERAND_LD<T, TILE_COLUMNS, B_BY_K>);
-    struct warp_sum sum = {};
+    warp_sum sum = {};
     for (int stage = 0; stage < STAGES - 1; stage++) fetch(stage);
     for (int64_t done = 0, stage = 0; done < k; done += DEPTH<T>, stage = stage + 1 < STAGES ? stage + 1 : 0) {
         const int64_t from = stage * (SIZE_A + SIZE_B);
-        copies_wait();
+        COPIES_DO("wait_group 1");
         __syncthreads(); /* of all threads; and the stage before this one is free */
-        if (mine) multiply_half<A_BY_K, B_BY_K>(&sum, warp_a + from, warp_b + from, 0);
+        if (mine) multiply_half<A_BY_K, B_BY_K>(sum, warp_a + from, warp_b + from, 0);
         fetch(static_cast<int>(stage > 0 ? stage - 1 : STAGES - 1)); /* while the tensor cores are busy */
-        if (mine) multiply_half<A_BY_K, B_BY_K>(&sum, warp_a + from, warp_b + from, DEPTH<T> / 2);
+        if (mine) multiply_half<A_BY_K, B_BY_K>(sum, warp_a + from, warp_b + from, DEPTH<T> / 2);
     }
     const T *bias = g.bias ? static_cast<const T *>(g.bias) + matrix + column + warp_column : nullptr;
     store_sum(static_cast<Y *>(g.c) + ((A_BY_K ? expert * m : first) + row + warp_row) * g.n + column + warp_column,
