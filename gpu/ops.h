@@ -393,7 +393,8 @@ struct swiglu_fwd_args {
     void *h;             /* dt (M, F) */
     const void *gate_up; /* dt (M, 2F) */
     bool gelu, interleaved;
-    float limit, alpha; /* limit 0: none; with one, not gelu; without, not interleaved */
+    float limit, alpha;  /* limit 0: none; with one, not gelu; without, not interleaved */
+    const int32_t *rows; /* how many of the M rows there are; NULL: all */
 };
 
 /* y = x · sigmoid(gate), or with `gelu` x · gelu_tanh(gate) */
@@ -424,18 +425,20 @@ struct swiglu_bwd_args {
     const void *dh, *gate_up;
     bool gelu, interleaved;
     float limit, alpha;
+    const int32_t *rows;
 };
 
 /* The ops that compute `gated` from y of a linear_fwd, and the gradient in `gate_up` from dx of a linear_bwd_input. */
 static inline struct swiglu_fwd_args linear_gate_fwd(const struct linear_fwd_args *a)
 {
-    struct swiglu_fwd_args gate = {a->dtype, a->M, a->N / 2, a->gated, a->y, a->gated_gelu, false, 0, 0};
+    struct swiglu_fwd_args gate = {a->dtype, a->M, a->N / 2, a->gated, a->y, a->gated_gelu, false, 0, 0, NULL};
     return gate;
 }
 
 static inline struct swiglu_bwd_args linear_gate_bwd(const struct linear_bwd_input_args *a)
 {
-    struct swiglu_bwd_args gate = {a->dtype, a->M, a->K, a->gate_up, a->dx, a->gate_up, a->gated_gelu, false, 0, 0};
+    struct swiglu_bwd_args gate = {a->dtype,      a->M,  a->K, a->gate_up, a->dx, a->gate_up,
+                                   a->gated_gelu, false, 0,    0,          NULL};
     return gate;
 }
 

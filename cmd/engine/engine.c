@@ -252,6 +252,7 @@ static struct transformer_config engine_transformer(const struct engine *t)
         .activations = t->activations ? activation_store_verbs(t->activations) : NULL,
         .expert_parallel = (int)spec->expert_parallel_size,
         .expert_part = t->rank / (t->world / (int)spec->expert_parallel_size),
+        .estimates = t->simulation.comm != NULL,
         /* by step: from when a step could not be captured. Tokens leave a block with shared experts in its middle */
         .graphs_by_block = t->graphs != GRAPHS_NONE && spec->expert_parallel_size == 1,
         .graphs_demanded = spec->train.cuda_graphs == SPEC_ON,

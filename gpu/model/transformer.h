@@ -28,6 +28,7 @@ struct transformer_config {
     uint64_t dropout_seed;
     int expert_parallel; /* ranks that have all experts between them, each a part; 0: 1 */
     int expert_part;     /* which of the parts this rank has */
+    bool estimates;      /* the device computes nothing, and tells how long it would */
     double aux_share;    /* 1 / the micro-batches of a step over all ranks: the losses of routers are their mean */
     int64_t logit_chunk; /* rows of logits that exist at a time; 0: chosen (transformer_layout.c) */
 };

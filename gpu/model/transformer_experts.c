@@ -63,11 +63,12 @@ static bool experts_shared(const struct transformer *t)
     return transformer_expert_ranks(t) > 1;
 }
 
-/* Tokens whose choices this rank's experts look at. */
+/* Tokens whose choices this rank's experts look at; an estimate has as many rows as it would be if loads were even. */
 static int64_t experts_tokens(const struct pass *pass)
 {
     const struct transformer *t = pass->transformer;
-    return experts_shared(t) ? transformer_expert_ranks(t) * t->config.batch.max_tokens : pass->M;
+    return experts_shared(t) && !t->config.estimates ? transformer_expert_ranks(t) * t->config.batch.max_tokens
+                                                     : pass->M;
 }
 
 static int64_t experts_rows(const struct pass *pass)
@@ -164,7 +165,7 @@ int experts_products(const struct transformer *t, int64_t M, void *place,
     const struct expert_product products[] = {gate_up_of(t), down_of(t)};
     const struct experts_desc *experts = experts_of(t);
     int count = 0;
-    for (int i = 0; t->sparse_layers && i < 2; i++) {
+    for (int i = 0; t->sparse_layers && !experts_shared(t) && i < 2; i++) {
         const int64_t N = products[i].N, K = products[i].K, rows = M * experts->per_token * transformer_expert_ranks(t);
         const struct grouped_linear_bwd_input_args input = {
             t->dtype, experts->interleaved, rows, N, K, experts_here(t), place, place, place, place, false};
@@ -371,14 +372,16 @@ static void router_backward(const struct pass *pass, const struct unit *unit, st
 static struct swiglu_fwd_args experts_swiglu(const struct pass *pass, const struct block_buffers *b)
 {
     const struct experts_desc *experts = experts_of(pass->transformer);
-    return (struct swiglu_fwd_args){.dtype = pass->transformer->dtype,
-                                    .M = experts_rows(pass),
-                                    .F = experts->inner_size,
-                                    .h = b->hidden,
-                                    .gate_up = b->inner,
-                                    .interleaved = experts->interleaved,
-                                    .limit = (float)experts->limit,
-                                    .alpha = (float)experts->alpha};
+    return (struct swiglu_fwd_args){
+        .dtype = pass->transformer->dtype,
+        .M = experts_rows(pass),
+        .F = experts->inner_size,
+        .h = b->hidden,
+        .gate_up = b->inner,
+        .interleaved = experts->interleaved,
+        .limit = (float)experts->limit,
+        .alpha = (float)experts->alpha,
+        .rows = experts_shared(pass->transformer) ? b->offsets + experts_here(pass->transformer) : NULL};
 }
 
 static bool has_shared_expert(const struct pass *pass, const struct block_buffers *b)
@@ -467,7 +470,8 @@ void experts_backward(const struct pass *pass, const struct unit *unit, const st
                                          .gate_up = b->inner,
                                          .interleaved = forward.interleaved,
                                          .limit = forward.limit,
-                                         .alpha = forward.alpha};
+                                         .alpha = forward.alpha,
+                                         .rows = forward.rows};
     t->device->ops->swiglu_bwd(pass->stream, &gate);
     experts_gather(pass, b, experts_exchange(pass, x));
     grouped_backward(pass, unit, b, gate_up_of(t), b->routed, b->inner, b->routed);

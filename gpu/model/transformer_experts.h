@@ -21,7 +21,8 @@ void experts_backward(const struct pass *pass, const struct unit *unit, const st
  * of others. */
 void experts_serve(const struct pass *pass, const struct unit *unit, int64_t block);
 
-/* The experts' products of M tokens, to be announced, with one place for all memory; returns their number. */
+/* The experts' products of M tokens, to be announced, with one place for all memory; returns their number: none of
+ * shared experts, whose rows end before the last. */
 enum { EXPERT_PRODUCTS = 4 };
 int experts_products(const struct transformer *t, int64_t M, void *place,
                      struct grouped_linear_fwd_args all[EXPERT_PRODUCTS]);

@@ -549,6 +549,8 @@ const struct op_case op_cases[] = {
     {.op = "swiglu_fwd", .M = 70, .N = 59, .flags = BIAS | HALVES}, /* interleaved */
     {.op = "swiglu_fwd", .M = 5, .N = 256, .flags = BIAS | HALVES | EXTREME},
     {.op = "swiglu_fwd", .M = 0, .N = 56},
+    {.op = "swiglu_fwd", .M = 17, .N = 56, .pad = 6},
+    {.op = "swiglu_fwd", .M = 17, .N = 56, .pad = 6, .flags = BIAS | HALVES},
     {.op = "swiglu_fwd", .M = 17, .N = 1408, .flags = COUNTED},
     {.op = "swiglu_fwd", .M = 1024, .N = 2048, .flags = PERF},
     {.op = "swiglu_fwd", .M = 8192, .N = 14336, .flags = GPU_PERF},
@@ -558,6 +560,8 @@ const struct op_case op_cases[] = {
     {.op = "swiglu_bwd", .M = 70, .N = 258},
     {.op = "swiglu_bwd", .M = 17, .N = 59, .flags = GELU | IN_PLACE},
     {.op = "swiglu_bwd", .M = 70, .N = 256, .flags = GELU},
+    {.op = "swiglu_bwd", .M = 17, .N = 56, .pad = 6},
+    {.op = "swiglu_bwd", .M = 17, .N = 56, .pad = 6, .flags = BIAS | IN_PLACE},
     {.op = "swiglu_bwd", .M = 17, .N = 56, .flags = BIAS | IN_PLACE},
     {.op = "swiglu_bwd", .M = 70, .N = 59, .flags = BIAS | HALVES | IN_PLACE},
     {.op = "swiglu_bwd", .M = 5, .N = 256, .flags = BIAS | HALVES},

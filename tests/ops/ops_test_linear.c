@@ -470,6 +470,19 @@ static void swiglu_values(const struct harness *h, double *out)
         out[i] = limited_gate(h, i / h->c->N, i % h->c->N, 0, NULL);
 }
 
+/* pad: of the M rows so many are not there. */
+static const int32_t *rows_in(struct harness *h)
+{
+    int32_t *rows = host_memory(h, sizeof *rows);
+    *rows = (int32_t)(h->c->M - h->c->pad);
+    return h->c->pad ? device_ints(h, rows, 1) : NULL;
+}
+
+static void leave_rows_out(const struct harness *h, struct tensor *t)
+{
+    for (int64_t i = t->n / (h->c->M + !h->c->M) * (h->c->M - h->c->pad); i < t->n; i++) t->expected[i] = NAN;
+}
+
 static struct tensor *swiglu_input(struct harness *h)
 {
     return tensor_in(h, "gate_up", h->dtype, h->c->M * 2 * h->c->N, has(h, EXTREME) ? 30 : is_limited(h) ? 2 : 1);
@@ -482,14 +495,15 @@ static void swiglu_fwd_setup(struct harness *h)
     h->x = swiglu_input(h);
     h->y = tensor_out(h, "h", h->dtype, c->M * c->N, false);
     h->args.swiglu_fwd =
-        (struct swiglu_fwd_args){h->dtype,         c->M,         c->N,           h->y->device,
-                                 h->x->device,     has(h, GELU), has(h, HALVES), is_limited(h) ? GATE_LIMIT : 0,
-                                 (float)gate_alpha};
+        (struct swiglu_fwd_args){h->dtype,          c->M,         c->N,           h->y->device,
+                                 h->x->device,      has(h, GELU), has(h, HALVES), is_limited(h) ? GATE_LIMIT : 0,
+                                 (float)gate_alpha, rows_in(h)};
 }
 
 static void swiglu_fwd_reference(struct harness *h)
 {
     swiglu_values(h, h->y->expected);
+    leave_rows_out(h, h->y);
 }
 
 static void swiglu_bwd_setup(struct harness *h)
@@ -499,10 +513,10 @@ static void swiglu_bwd_setup(struct harness *h)
     h->x = swiglu_input(h);
     h->dy = input(h, "dh", c->M * c->N);
     h->dx = output_over(h, h->x, "dgate_up", c->M * 2 * c->N);
-    h->args.swiglu_bwd = (struct swiglu_bwd_args){h->dtype,         c->M,           c->N,
-                                                  h->dx->device,    h->dy->device,  h->x->device,
-                                                  has(h, GELU),     has(h, HALVES), is_limited(h) ? GATE_LIMIT : 0,
-                                                  (float)gate_alpha};
+    h->args.swiglu_bwd = (struct swiglu_bwd_args){h->dtype,          c->M,           c->N,
+                                                  h->dx->device,     h->dy->device,  h->x->device,
+                                                  has(h, GELU),      has(h, HALVES), is_limited(h) ? GATE_LIMIT : 0,
+                                                  (float)gate_alpha, rows_in(h)};
 }
 
 static void swiglu_bwd_reference(struct harness *h)
@@ -510,6 +524,7 @@ static void swiglu_bwd_reference(struct harness *h)
     if (!is_limited(h)) gate_gradient(h, h->c->N, h->x->host, h->dy->host, h->dx->expected);
     for (int64_t i = 0; is_limited(h) && i < h->dy->n; i++)
         limited_gate(h, i / h->c->N, i % h->c->N, h->dy->host[i], h->dx->expected);
+    leave_rows_out(h, h->dx);
 }
 
 static double swiglu_loss(struct harness *h)

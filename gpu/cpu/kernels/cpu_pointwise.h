@@ -167,12 +167,12 @@ static void swiglu_fwd_part(const struct swiglu_fwd_args *a, struct range part)
         WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, gate_fwd_rows(&gate, part, DT, GELU ? GATE_GELU : GATE_SILU)));
 }
 
-OP_IN_PARTS(swiglu_fwd, a->M * a->F, a->M, 1, swiglu_fwd_part(a, part))
+OP_IN_PARTS(swiglu_fwd, a->M * a->F, a->rows ? *a->rows : a->M, 1, swiglu_fwd_part(a, part))
 
 static void swiglu_bwd_part(const struct swiglu_bwd_args *a, struct range part)
 {
-    const struct swiglu_fwd_args forward = {a->dtype, a->M,           a->F,     NULL,    a->gate_up,
-                                            a->gelu,  a->interleaved, a->limit, a->alpha};
+    const struct swiglu_fwd_args forward = {a->dtype, a->M,           a->F,     NULL,     a->gate_up,
+                                            a->gelu,  a->interleaved, a->limit, a->alpha, a->rows};
     const void *up = at(a->gate_up, a->F, a->dtype);
     void *dup = at(a->dgate_up, a->F, a->dtype);
     const struct gate_bwd_args gate = {a->dtype, a->M, a->F,       2 * a->F, dup,    a->dgate_up,
@@ -184,7 +184,7 @@ static void swiglu_bwd_part(const struct swiglu_bwd_args *a, struct range part)
         WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, gate_bwd_rows(&gate, part, DT, GELU ? GATE_GELU : GATE_SILU)));
 }
 
-OP_IN_PARTS(swiglu_bwd, a->M * a->F, a->M, 1, swiglu_bwd_part(a, part))
+OP_IN_PARTS(swiglu_bwd, a->M * a->F, a->rows ? *a->rows : a->M, 1, swiglu_bwd_part(a, part))
 
 /* ---- tanh ---------------------------------------------------------------- */
 

@@ -66,8 +66,9 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) swap_hea
 template <typename T, int V> __global__ void __launch_bounds__(THREADS) swiglu_fwd_kernel(struct swiglu_fwd_args a)
 {
     const int columns = static_cast<int>(a.F / V);
+    const int64_t rows = a.rows ? *a.rows : a.M;
     struct table_walk walk = table_walk_start(columns);
-    for (; walk.row < a.M; table_walk_next(&walk, columns)) {
+    for (; walk.row < rows; table_walk_next(&walk, columns)) {
         const int64_t j = static_cast<int64_t>(walk.column) * V;
         const T *from = static_cast<const T *>(a.gate_up) + walk.row * 2 * a.F + j;
         float gate[V], up[V];
@@ -82,8 +83,9 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) swiglu_f
 template <typename T, int V> __global__ void __launch_bounds__(THREADS) swiglu_bwd_kernel(struct swiglu_bwd_args a)
 {
     const int columns = static_cast<int>(a.F / V);
+    const int64_t rows = a.rows ? *a.rows : a.M;
     struct table_walk walk = table_walk_start(columns);
-    for (; walk.row < a.M; table_walk_next(&walk, columns)) {
+    for (; walk.row < rows; table_walk_next(&walk, columns)) {
         const int64_t j = static_cast<int64_t>(walk.column) * V, at = walk.row * 2 * a.F + j;
         const T *from = static_cast<const T *>(a.gate_up) + at;
         T *to = static_cast<T *>(a.dgate_up) + at;
@@ -114,8 +116,9 @@ template <typename T, int V, bool PAIRS>
 __global__ void __launch_bounds__(THREADS) swiglu_limited_kernel(struct swiglu_fwd_args a, const T *dh, T *dgate_up)
 {
     const int columns = static_cast<int>(a.F / V);
+    const int64_t rows = a.rows ? *a.rows : a.M;
     struct table_walk walk = table_walk_start(columns);
-    for (; walk.row < a.M; table_walk_next(&walk, columns)) {
+    for (; walk.row < rows; table_walk_next(&walk, columns)) {
         const int64_t j = static_cast<int64_t>(walk.column) * V, row = walk.row * 2 * a.F;
         const int64_t places[2] = {row + (PAIRS ? 2 * j : j), row + (PAIRS ? 2 * j + V : a.F + j)};
         float both[2][V], out[V], d[V] = {};
@@ -361,8 +364,8 @@ void cuda_swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a)
         using T = decltype(type);
         const bool aligned = aligned16(a->dgate_up, a->dh, a->gate_up, a->F * static_cast<int64_t>(sizeof(T)));
         if (a->limit > 0) {
-            const struct swiglu_fwd_args forward = {a->dtype, a->M,           a->F,     nullptr, a->gate_up,
-                                                    a->gelu,  a->interleaved, a->limit, a->alpha};
+            const struct swiglu_fwd_args forward = {a->dtype, a->M,           a->F,     nullptr,  a->gate_up,
+                                                    a->gelu,  a->interleaved, a->limit, a->alpha, a->rows};
             swiglu_limited(stream, "swiglu_bwd", forward, static_cast<const T *>(a->dh), static_cast<T *>(a->dgate_up),
                            aligned);
             return;
