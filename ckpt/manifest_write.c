@@ -128,27 +128,6 @@ static json_t *files_to_json(const struct manifest_file *files, int num_files)
 
 /* ---- the whole manifest -------------------------------------------------- */
 
-static json_t *hashes_to_manifest(const uint64_t *hashes, int num_states)
-{
-    json_t *object = json_object();
-    for (int s = 0; s < num_states; s++)
-        json_object_set_new(object, state_hash_name((enum state_kind)s), manifest_hex(hashes[s]));
-    return object;
-}
-
-static json_t *base_to_manifest(const struct checkpoint_base *base)
-{
-    return json_pack("{so, so*, sI}", "hash", manifest_hex(base->hash), "folder",
-                     base->folder ? json_string(base->folder) : NULL, "seed", (json_int_t)base->seed);
-}
-
-static int manifest_version(const struct checkpoint_writer *writer, int num_states)
-{
-    if (writer->table->moment_blocks) return 5;
-    if (writer->adapter) return 4;
-    return num_states == STATE_KIND_COUNT ? 1 : 2;
-}
-
 static json_t *borrowed(const json_t *value)
 {
     return json_incref((json_t *)(uintptr_t)value);
@@ -162,12 +141,20 @@ static json_t *all_members(const struct checkpoint_writer *writer, const struct 
     const time_t seconds = time(NULL);
     gmtime_r(&seconds, &utc);
     strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    json_t *states = json_array(), *root = json_object();
-    for (int s = 0; s < num_states; s++) json_array_append_new(states, json_string(state_kind_names[s]));
+    json_t *states = json_array(), *sums = hashes ? json_object() : NULL, *base = NULL, *root = json_object();
+    for (int s = 0; s < num_states; s++) {
+        json_array_append_new(states, json_string(state_kind_names[s]));
+        if (hashes) json_object_set_new(sums, state_hash_name((enum state_kind)s), manifest_hex(hashes[s]));
+    }
+    if (writer->adapter || writer->base.folder)
+        base = json_pack("{so, so*, sI}", "hash", manifest_hex(writer->base.hash), "folder",
+                         writer->base.folder ? json_string(writer->base.folder) : NULL, "seed",
+                         (json_int_t)writer->base.seed);
+    const int version = writer->table->moment_blocks ? 5 : writer->adapter ? 4 : num_states == STATE_KIND_COUNT ? 1 : 2;
     const uint64_t data = writer->data_fingerprint.first, sampled = writer->data_fingerprint.sampled;
     /* a member without a value (NULL) is left out */
     json_object_set_new(root, "format", json_string(FORMAT));
-    json_object_set_new(root, "format_version", json_integer(manifest_version(writer, num_states)));
+    json_object_set_new(root, "format_version", json_integer(version));
     json_object_set_new(root, "ztrain_version", json_string(ZTRAIN_VERSION));
     json_object_set_new(root, "time", json_string(now));
     json_object_set_new(root, "position", position_to_manifest(position, writer->dtype));
@@ -177,14 +164,14 @@ static json_t *all_members(const struct checkpoint_writer *writer, const struct 
     json_object_set_new(root, "compression_level", json_integer(writer->compression_level));
     json_object_set_new(root, "states", states);
     json_object_set_new(root, "moment_block", writer->table->moment_blocks ? json_integer(MOMENT_BLOCK) : NULL);
-    json_object_set_new(root, "hashes", hashes ? hashes_to_manifest(hashes, num_states) : NULL);
+    json_object_set_new(root, "hashes", sums);
     json_object_set_new(root, "frame_elements", json_integer(RANKFILE_FRAME_ELEMENTS));
     json_object_set_new(root, "spec", borrowed(writer->spec));
     json_object_set_new(root, "model", borrowed(writer->model));
     json_object_set_new(root, "machine", borrowed(writer->machine));
     json_object_set_new(root, "evaluation_part", borrowed(writer->evaluation_part));
     json_object_set_new(root, "adapter", borrowed(writer->adapter));
-    json_object_set_new(root, "base", writer->adapter || writer->base.folder ? base_to_manifest(&writer->base) : NULL);
+    json_object_set_new(root, "base", base);
     json_object_set_new(root, "data_fingerprint", data ? manifest_hex(data) : NULL);
     json_object_set_new(root, "data_sample_fingerprint", sampled ? manifest_hex(sampled) : NULL);
     json_object_set_new(root, "units", units_to_manifest(writer->table, writer->layout));

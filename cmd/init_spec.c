@@ -107,9 +107,17 @@ static void init_write_model(const struct init *t, FILE *out)
                 init_count_text(t->trained, params));
 }
 
-static void init_write_packing(const struct init *t, FILE *out)
+static void init_write_data(const struct init *t, FILE *out)
 {
     const int64_t documents = token_set_documents(t->set);
+    fprintf(out, "data:\n");
+    init_write_shards(out, "train", &t->data);
+    fprintf(out, "  # %" PRId64 " documents, %" PRId64 " tokens%s\n", documents, token_set_tokens(t->set),
+            t->masked ? "; a loss mask says which are learned" : "");
+    if (t->validation.count > 0) {
+        init_write_shards(out, "validation", &t->validation);
+        fputc('\n', out);
+    }
     if (t->labels)
         fprintf(out,
                 "  seq_length: %" PRId64 "  # the longest document has %" PRId64 " tokens\n"
@@ -127,19 +135,6 @@ static void init_write_packing(const struct init *t, FILE *out)
                 "  seq_length: %" PRId64 "  # tokens of a sample; the model has %" PRId64 " positions\n"
                 "  packing: true  # documents are joined end to end\n",
                 t->seq_length, t->desc.max_positions);
-}
-
-static void init_write_data(const struct init *t, FILE *out)
-{
-    fprintf(out, "data:\n");
-    init_write_shards(out, "train", &t->data);
-    fprintf(out, "  # %" PRId64 " documents, %" PRId64 " tokens%s\n", token_set_documents(t->set),
-            token_set_tokens(t->set), t->masked ? "; a loss mask says which are learned" : "");
-    if (t->validation.count > 0) {
-        init_write_shards(out, "validation", &t->validation);
-        fputc('\n', out);
-    }
-    init_write_packing(t, out);
 }
 
 static void init_write_training(const struct init *t, FILE *out)

@@ -164,27 +164,23 @@ static enum status read_peft_description(struct sample_model *m, const char *dir
     return model_desc_load(m->base.folder, &m->desc, err);
 }
 
-static enum status read_folder_description(struct sample_model *m, const char *dir, const struct arguments *a,
-                                           struct error *err)
-{
-    m->folder = dir;
-    if (a->best)
-        return error_set(err, STATUS_USAGE, "--best is for runs, and '%s' is a %s folder", PRINTABLE(dir),
-                         sample_is_peft(dir) ? "PEFT" : "Hugging Face");
-    if (sample_is_peft(dir)) return read_peft_description(m, dir, a->base, err);
-    if (a->base)
-        return error_set(err, STATUS_USAGE, "--base is for adapters, and '%s' is a whole model; hint: leave it out",
-                         PRINTABLE(dir));
-    m->base.source = (struct huggingface_source){.dir = m->folder, .desc = &m->desc, .table = &m->table, .quiet = true};
-    return model_desc_load(dir, &m->desc, err);
-}
-
 static enum status read_description(struct sample_model *m, const char *dir, const struct arguments *a,
                                     struct error *err)
 {
     const bool checkpoints = sample_has_file(dir, "manifest.json") || sample_has_file(dir, "checkpoints");
-    if ((sample_has_file(dir, "config.json") && !checkpoints) || sample_is_peft(dir))
-        return read_folder_description(m, dir, a, err);
+    const bool peft = sample_is_peft(dir), folder = (sample_has_file(dir, "config.json") && !checkpoints) || peft;
+    if (folder && a->best)
+        return error_set(err, STATUS_USAGE, "--best is for runs, and '%s' is a %s folder", PRINTABLE(dir),
+                         peft ? "PEFT" : "Hugging Face");
+    if (folder) m->folder = dir;
+    if (peft) return read_peft_description(m, dir, a->base, err);
+    if (folder && a->base)
+        return error_set(err, STATUS_USAGE, "--base is for adapters, and '%s' is a whole model; hint: leave it out",
+                         PRINTABLE(dir));
+    if (folder) {
+        m->base.source = (struct huggingface_source){.dir = dir, .desc = &m->desc, .table = &m->table, .quiet = true};
+        return model_desc_load(dir, &m->desc, err);
+    }
     if (sample_has_file(dir, "model.safetensors") || sample_has_file(dir, "model.safetensors.index.json"))
         return error_set(err, STATUS_DATA, "'%s' has safetensors, but no config.json that describes the model",
                          PRINTABLE(dir));

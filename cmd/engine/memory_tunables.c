@@ -73,23 +73,17 @@ const struct memory_tunable memory_tunables[TUNABLE_COUNT] = {
 
 /* ---- settings ------------------------------------------------------------ */
 
-/* The precision of what the optimizer reads and writes; -1: a combination of keys that is not in the table. */
-static int tunable_state_precision(const struct run_spec *spec)
-{
-    const bool grads = spec->grad_accum_dtype == DTYPE_BF16;
-    if (spec->bf16_master) return !grads ? -1 : spec->bf16_moments ? 3 : 2;
-    return grads;
-}
-
 void memory_setting_of(const struct run_spec *spec, struct memory_setting *setting)
 {
+    const bool grads = spec->grad_accum_dtype == DTYPE_BF16;
+    const int master = !grads ? -1 : spec->bf16_moments ? 3 : 2; /* -1: keys in no row of state_precisions */
     *setting = (struct memory_setting){.micro = spec->train_micro_batch_size_per_gpu,
                                        .values = {[TUNABLE_STAGE] = spec->zero.stage,
                                                   [TUNABLE_RECOMPUTE] = (int)spec->transformer.recompute,
                                                   [TUNABLE_OPTIMIZER] = (int)spec->zero.offload_optimizer.device,
                                                   [TUNABLE_PARAM] = (int)spec->zero.offload_param.device,
                                                   [TUNABLE_INPUTS] = spec->cpu_checkpointing,
-                                                  [TUNABLE_STATES] = tunable_state_precision(spec)}};
+                                                  [TUNABLE_STATES] = spec->bf16_master ? master : grads}};
 }
 
 /* The folder of a run spec that names none, as in DeepSpeed's examples. */

@@ -121,10 +121,10 @@ double timed_mean(const struct timed_mean *mean)
     return mean->seconds > 0 ? mean->sum / mean->seconds : NAN;
 }
 
-static void take_step(struct run_metrics *metrics, const json_t *object, int64_t step)
+/* values: (STEP_SERIES); NAN also for null. Returns the bits of those that are there; a loss without targets is not. */
+static uint64_t metrics_step_values(const json_t *object, double *values)
 {
-    double values[STEP_SERIES]; /* NAN also for null */
-    uint64_t present = 1ULL << STEP_TIME;
+    uint64_t present = 0;
     for (int s = 0; s < STEP_FIELDS; s++) {
         const struct step_field *field = &step_fields[s];
         const json_t *parent = *field->object ? json_object_get(object, field->object) : object;
@@ -133,7 +133,14 @@ static void take_step(struct run_metrics *metrics, const json_t *object, int64_t
         values[s] = is_number ? json_number_value(value) : NAN;
         if (is_number || (json_is_null(value) && (s == STEP_LOSS || s == STEP_GRAD_NORM))) present |= 1ULL << s;
     }
-    if (values[STEP_TARGETS] == 0 && isnan(values[STEP_LOSS])) present &= ~(1ULL << STEP_LOSS); /* it has none */
+    if (values[STEP_TARGETS] == 0 && isnan(values[STEP_LOSS])) present &= ~(1ULL << STEP_LOSS);
+    return present;
+}
+
+static void take_step(struct run_metrics *metrics, const json_t *object, int64_t step)
+{
+    double values[STEP_SERIES];
+    uint64_t present = metrics_step_values(object, values) | 1ULL << STEP_TIME;
     if (step <= metrics->last_step) {
         metrics->unordered++;
         return;
@@ -261,6 +268,17 @@ static void take_object(struct run_metrics *metrics, const json_t *object, int64
         take_sample(metrics, object, step);
 }
 
+/* object: NULL where the line is not JSON. */
+static void take_line(struct run_metrics *metrics, const json_t *object)
+{
+    const json_t *step = json_object_get(object, "step");
+    metrics->lines++;
+    if (json_is_integer(step) && json_integer_value(step) >= 0)
+        take_object(metrics, object, json_integer_value(step));
+    else if (!metrics->damaged++)
+        metrics->first_damaged = metrics->lines;
+}
+
 /* ---- the file ------------------------------------------------------------ */
 
 enum status run_metrics_read(struct run_metrics *metrics, bool *changed, struct error *err)
@@ -288,12 +306,7 @@ enum status run_metrics_read(struct run_metrics *metrics, bool *changed, struct 
         metrics->torn = reader.text[reader.length - 1] != '\n';
         if (metrics->torn) break;
         metrics->offset += (int64_t)reader.length;
-        const json_t *step = json_object_get(reader.object, "step");
-        metrics->lines++;
-        if (json_is_integer(step) && json_integer_value(step) >= 0)
-            take_object(metrics, reader.object, json_integer_value(step));
-        else if (!metrics->damaged++)
-            metrics->first_damaged = metrics->lines;
+        take_line(metrics, reader.object);
     }
     *changed = *changed || metrics->lines != before || !known;
     return seeks ? metrics_reader_check(&reader, err) : STATUS_OK;

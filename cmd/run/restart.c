@@ -70,20 +70,6 @@ static int64_t restart_newest(const struct run_home *home, const struct run_spec
     return checkpoint->position.step;
 }
 
-/* The failure goes into the run's metrics, if it has any, unless another start has begun already. */
-static void restart_give_up(const struct restart *next, const struct restart_rules *rules)
-{
-    char folder[FS_PATH_MAX], path[FS_PATH_MAX];
-    struct error why;
-    for (const struct run_spec *spec = rules->wish.spec; spec; spec = spec->next) {
-        const int64_t step = restart_newest(rules->home, spec, folder);
-        if (fs_join(path, folder, "metrics.jsonl", STATUS_CHECKPOINT, NULL) == STATUS_OK && fs_exists(path) &&
-            !run_lock_in_use(folder) &&
-            metrics_gave_up(path, next->number - 1, step < 0 ? 0 : step, next->code, next->cause, &why) != STATUS_OK)
-            log_warn("the cause is not in the metrics: %s", why.text);
-    }
-}
-
 enum status restart_after(const struct restart *last, const struct restart_rules *rules,
                           const struct restart_failure *failure)
 {
@@ -121,6 +107,14 @@ enum status restart_after(const struct restart *last, const struct restart_rules
         log_info("restart %d of %d%s, as the ranks have ended with exit code %d: %s", next.number, rules->most, from,
                  code, next.cause);
     if (!used_up && (gained || may_differ) && restart_find_places(&next, rules)) return execute_again(&next, rules);
-    restart_give_up(&next, rules);
+    for (const struct run_spec *spec = rules->wish.spec; spec; spec = spec->next) {
+        char path[FS_PATH_MAX]; /* the failure goes into the run's metrics, unless another start has begun already */
+        struct error why;
+        const int64_t step = restart_newest(rules->home, spec, above);
+        if (fs_join(path, above, "metrics.jsonl", STATUS_CHECKPOINT, NULL) == STATUS_OK && fs_exists(path) &&
+            !run_lock_in_use(above) &&
+            metrics_gave_up(path, next.number - 1, step < 0 ? 0 : step, code, next.cause, &why) != STATUS_OK)
+            log_warn("the cause is not in the metrics: %s", why.text);
+    }
     return code;
 }

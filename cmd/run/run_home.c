@@ -80,29 +80,21 @@ const char *run_home_resume(const struct run_home *home, const char *resume)
 
 static const char run_dir_hint[] = "run.dir names the folder in which run folders are made";
 
-/* run.dir: what exists and is no folder is an error of the spec, a disk that does not answer is not. */
-static enum status check_above(const struct run_home *home, struct error *err)
-{
-    char above[FS_PATH_MAX];
-    bool there;
-    fs_parent(home->path, above);
-    if (fs_find_dir(above, &there, STATUS_USAGE, err) == STATUS_OK) return STATUS_OK;
-    if (error_is_unreadable(err) && err->cause != EACCES) return err->code = STATUS_CHECKPOINT;
-    return error_hint(err, "%s", run_dir_hint);
-}
-
 enum status run_home_find(const struct run_spec *spec, const char *resume, struct run_home *home, struct error *err)
 {
     char target[PATH_MAX],
         entry[PATH_MAX]; /* the folder that `resume` leads to, and the place of its name, maybe a link */
     char above[FS_PATH_MAX], moved[FS_PATH_MAX], checkpoints[FS_PATH_MAX];
-    bool any;
+    bool any, there;
     memset(home, 0, sizeof *home);
     int n = snprintf(home->path, sizeof home->path, "%s/%s", spec->run.dir, spec->run.name);
     if (n < 0 || (size_t)n >= sizeof home->path)
         return error_set(err, STATUS_USAGE, "run.dir and run.name: the path is longer than %zu bytes",
                          sizeof home->path - 1);
-    TRY(check_above(home, err));
+    fs_parent(home->path, above);
+    if (fs_find_dir(above, &there, STATUS_USAGE, err) != STATUS_OK) /* what is no folder is an error of the spec */
+        return error_is_unreadable(err) && err->cause != EACCES ? (err->code = STATUS_CHECKPOINT)
+                                                                : error_hint(err, "%s", run_dir_hint);
     if (resume && !strcmp(resume, RUN_HOME_AUTO)) {
         /* a checkpoint that cannot be read counts, and is reported when it is opened */
         TRY(fs_join(checkpoints, home->path, "checkpoints", STATUS_USAGE, err));

@@ -360,6 +360,17 @@ static enum status take(struct run_lock *lock, struct error *err)
 
 /* ---- refreshing ---------------------------------------------------------- */
 
+static void refresh(struct run_lock *lock)
+{
+    OWNED char *text = owner_text(&lock->config.self, ++lock->refreshes);
+    const ssize_t length = (ssize_t)strlen(text);
+    struct error err;
+    const bool written = pwrite(lock->owner_fd, text, (size_t)length, 0) == length && fsync(lock->owner_fd) == 0;
+    const int code = errno;
+    if (run_lock_check(lock, &err) != STATUS_USAGE && !written && code != ESTALE) /* reported when it matters */
+        log_debug("cannot refresh '%s': %s", lock->owner_path, strerror(code));
+}
+
 static void *refresh_lock_until_end(void *argument)
 {
     struct run_lock *lock = argument;
@@ -368,13 +379,7 @@ static void *refresh_lock_until_end(void *argument)
         const struct timespec until = time_after(lock->config.period);
         if (pthread_cond_timedwait(&lock->ended, &lock->mutex, &until) != ETIMEDOUT) continue;
         pthread_mutex_unlock(&lock->mutex);
-        OWNED char *text = owner_text(&lock->config.self, ++lock->refreshes);
-        const ssize_t length = (ssize_t)strlen(text);
-        struct error err;
-        const bool written = pwrite(lock->owner_fd, text, (size_t)length, 0) == length && fsync(lock->owner_fd) == 0;
-        const int code = errno;
-        if (run_lock_check(lock, &err) != STATUS_USAGE && !written && code != ESTALE) /* reported when it matters */
-            log_debug("cannot refresh '%s': %s", lock->owner_path, strerror(code));
+        refresh(lock);
         pthread_mutex_lock(&lock->mutex);
     }
     pthread_mutex_unlock(&lock->mutex);

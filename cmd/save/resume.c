@@ -22,16 +22,6 @@ enum status resume_plan_rewind(const char *resume, const struct run_home *home, 
     return checkpoint_rewind_plan(home->path, checkpoint, resume_names_run(resume), rewind, err);
 }
 
-static enum status resume_compare_models(const struct checkpoint *checkpoint, const struct run_spec *spec,
-                                         struct string_list *differences, struct error *err)
-{
-    RELEASED(model_desc_release) struct model_desc was = {0}, now = {0};
-    TRY(engine_describe_model(spec, false, &now, err));
-    TRY(model_desc_from_json(checkpoint->model, checkpoint->path, &was, err));
-    model_desc_compare(&was, &now, differences);
-    return STATUS_OK;
-}
-
 /* The last part of a path, without trailing slashes: *length bytes. */
 static const char *resumed_folder_name(const char *path, size_t *length)
 {
@@ -74,7 +64,10 @@ enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *s
     spec_resolve_resumed(spec, checkpoint->spec);
     if (tokenizer_folder_has(checkpoint->path)) spec_resolve_tokenizer_resumed(spec, checkpoint->path);
     RELEASED(spec_report_release) struct spec_report report = {0};
-    const enum status status = resume_compare_models(checkpoint, spec, &report.errors, err);
+    RELEASED(model_desc_release) struct model_desc was = {0}, now = {0};
+    enum status status = engine_describe_model(spec, false, &now, err);
+    if (status == STATUS_OK) status = model_desc_from_json(checkpoint->model, checkpoint->path, &was, err);
+    if (status == STATUS_OK) model_desc_compare(&was, &now, &report.errors);
     bool same_model = status == STATUS_OK && report.errors.count == 0 && resume_same_pretrained(checkpoint, spec);
     spec_compare(spec, checkpoint->spec, same_model, resume_same_data(checkpoint, spec), &report);
     if (print) {

@@ -174,22 +174,6 @@ static enum status prepare_compare_machine(const struct run *run, const struct c
     return STATUS_OK;
 }
 
-/* Of this run, next to the checkpoint's and the other ranks'. */
-static enum status prepare_machine_record(struct run *run, const struct checkpoint *checkpoint, struct error *err)
-{
-    char text[MACHINE_DIFFERENCES] = "", ranks[MACHINE_DIFFERENCES];
-    enum status status = STATUS_OK;
-    run->machine = machine_record_to_json(run->engine.device);
-    machine_record_add_choices(run->machine, run->engine.device, run->spec);
-    if (checkpoint) status = prepare_compare_machine(run, checkpoint, text, sizeof text, err);
-    TRY(run_agree(run, status, err));
-    TRY(machine_record_compare_ranks(run->comm, run->boot, run->machine, run->spec, ranks, err));
-    json_object_del(run->machine, MACHINE_LOST_KERNEL);
-    if (run->spec->train.virtual_ranks && (*text || *ranks))
-        run->kernels_changed = memory_printf("%s%s%s", text, *text && *ranks ? "; " : "", ranks);
-    return STATUS_OK;
-}
-
 /* ---- outputs ------------------------------------------------------------- */
 
 /* Moves later checkpoints aside, opens metrics.jsonl with the lines that led to this one, and completes its save. Up to
@@ -337,7 +321,16 @@ static enum status prepare_start(struct run *run, struct error *err)
     const int64_t stored = t->table.num_params - (t->table.adapted ? t->table.frozen_params : 0);
     if (run->boot->rank == 0)
         deadline_init(&run->deadline, (double)stored * checkpoint_bytes / slow_disk, deadline_period);
-    TRY(prepare_machine_record(run, checkpoint, err));
+    char differs[MACHINE_DIFFERENCES] = "", ranks[MACHINE_DIFFERENCES]; /* from the checkpoint; among the ranks */
+    enum status status = STATUS_OK;
+    run->machine = machine_record_to_json(t->device);
+    machine_record_add_choices(run->machine, t->device, run->spec);
+    if (checkpoint) status = prepare_compare_machine(run, checkpoint, differs, sizeof differs, err);
+    TRY(run_agree(run, status, err));
+    TRY(machine_record_compare_ranks(run->comm, run->boot, run->machine, run->spec, ranks, err));
+    json_object_del(run->machine, MACHINE_LOST_KERNEL);
+    if (run->spec->train.virtual_ranks && (*differs || *ranks))
+        run->kernels_changed = memory_printf("%s%s%s", differs, *differs && *ranks ? "; " : "", ranks);
     TRY(run_agree(run, engine_weights_load(t, checkpoint, err), err));
     TRY(engine_weights_check_base(t, checkpoint, err));
     if (t->table.adapted) { /* as PEFT names it: a model of the hub by its name, else the folder */
