@@ -116,9 +116,7 @@ static enum status show_document(const struct data_view *view, int64_t number, s
     char label[32];
     TRY(token_set_document(view->set, number, &first, &length, err));
     const int64_t count = length < SHOWN_TOKENS ? length : SHOWN_TOKENS;
-    memset(mask, 1, sizeof mask);
-    TRY(token_set_read(view->set, first, count, INT32_MAX, ids, err));
-    if (token_set_has_mask(view->set)) TRY(token_set_read_mask(view->set, first, count, mask, err));
+    TRY(token_set_read(view->set, first, count, INT32_MAX, ids, mask, err));
     printf("\ndocument %s: %s token%s", FIGURE(count, number + 1), FIGURE(count, length), PLURAL(length));
     if (view->labels)
         printf(", label %s", PRINTABLE(data_label_name(view->labels, view->labels->labels[number], label)));

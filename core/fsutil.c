@@ -93,6 +93,8 @@ enum status fs_find_dir(const char *path, bool *there, enum status code, struct 
 
 enum status fs_open_regular(const char *path, int flags, enum status code, int *fd, struct stat *st, struct error *err)
 {
+    struct stat own;
+    st = st ? st : &own;
     /* O_NONBLOCK: a pipe must not make us wait for its other end; ENXIO: it has none */
     *fd = io_open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
     if (*fd < 0 && errno != ENXIO) return error_system(err, code, errno, "cannot open '%s'", path);
@@ -108,12 +110,6 @@ enum status fs_open_regular(const char *path, int flags, enum status code, int *
     error_set(err, code, "cannot open '%s': %s", path, problem);
     error_cause(err, reason);
     return code;
-}
-
-enum status fs_open_file(const char *path, int flags, enum status code, int *fd, struct error *err)
-{
-    struct stat facts;
-    return fs_open_regular(path, flags, code, fd, &facts, err);
 }
 
 enum status fs_open_read(const char *path, enum status code, int *fd, int64_t *bytes, struct error *err)

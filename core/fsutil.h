@@ -31,10 +31,8 @@ bool fs_is_absent(const char *path);
  * (a file, a link to nothing), here or in place of a folder above it; a disk that does not answer. */
 enum status fs_find_dir(const char *path, bool *there, enum status code, struct error *err);
 
-/* Opens a regular file with flags of open() and O_CLOEXEC, mode 0666; refuses others at once. *fd -1: an error. */
-enum status fs_open_file(const char *path, int flags, enum status code, int *fd, struct error *err);
-
-/* The same; *facts: of the file. */
+/* Opens a regular file with flags of open() and O_CLOEXEC, mode 0666; refuses others at once. *fd -1: an error. *st
+ * (may be NULL): of the file. */
 enum status fs_open_regular(const char *path, int flags, enum status code, int *fd, struct stat *st, struct error *err);
 
 /* The same for reading. *bytes (may be NULL): the file's size. */

@@ -39,7 +39,7 @@ enum status log_open(const char *path, struct error *err)
 {
     if (!path) return STATUS_OK;
     int fd;
-    TRY(fs_open_file(path, O_WRONLY | O_CREAT | O_APPEND, STATUS_CHECKPOINT, &fd, err));
+    TRY(fs_open_regular(path, O_WRONLY | O_CREAT | O_APPEND, STATUS_CHECKPOINT, &fd, NULL, err));
     int error = output_open(fd);
     if (error) {
         io_close(fd);

@@ -95,7 +95,7 @@ static void owner_parse(const char *text, struct run_owner *owner)
 static enum status owner_read_text(const struct run_lock *lock, char text[OWNER_MAX_BYTES], struct error *err)
 {
     int fd;
-    TRY(fs_open_file(lock->owner_path, O_RDONLY | O_NOFOLLOW, STATUS_CHECKPOINT, &fd, err));
+    TRY(fs_open_regular(lock->owner_path, O_RDONLY | O_NOFOLLOW, STATUS_CHECKPOINT, &fd, NULL, err));
     ssize_t bytes = io_pread(fd, text, OWNER_MAX_BYTES - 1, 0);
     int code = errno;
     io_close(fd);
@@ -231,7 +231,8 @@ static enum status look(struct run_lock *lock, struct taking *t, double poll, st
         io_close(lock->lock_fd); /* `lock` was replaced since the last look */
         lock->lock_fd = -1;
     }
-    if (lock->lock_fd < 0) TRY(fs_open_file(lock->lock_path, O_RDWR | O_CREAT, STATUS_CHECKPOINT, &lock->lock_fd, err));
+    if (lock->lock_fd < 0)
+        TRY(fs_open_regular(lock->lock_path, O_RDWR | O_CREAT, STATUS_CHECKPOINT, &lock->lock_fd, NULL, err));
     TRY(lock_descriptor(lock->lock_fd, lock->lock_path, &t->grip, err));
     TRY(owner_read(lock, &t->now, err));
     t->state = owner_state(&lock->config.self, &t->now, t->grip);

@@ -102,17 +102,12 @@ static const struct claimant_row {
 };
 _Static_assert(COUNT_OF(claimants) == CLAIM_COUNT, "every claimant has a row");
 
-static int beyond_claimed_world(const char *text)
-{
-    int index = env_number(text);
-    return index < 0 || index == INT_MAX ? -1 : index + 1;
-}
-
-/* text: the numbers of this node's ranks, "2,3" */
+/* text: a rank's number, or those of this node's ranks, "2,3" */
 static int beyond_last_rank(const char *text)
 {
     const char *last = strrchr(text, ',');
-    return beyond_claimed_world(last ? last + 1 : text);
+    const int index = env_number(last ? last + 1 : text);
+    return index < 0 || index == INT_MAX ? -1 : index + 1;
 }
 
 /* `ranks` returns the least number of ranks that the variable implies; -1: none. */
@@ -124,16 +119,16 @@ static const struct evidence_row {
     {"SLURM_STEP_TASKS_PER_NODE", slurm_task_count, true},
     {"SLURM_STEP_NUM_NODES", env_number, true},
     {"SLURM_GTIDS", beyond_last_rank, true},
-    {"SLURM_PROCID", beyond_claimed_world, true},
-    {"SLURM_LOCALID", beyond_claimed_world, true},
-    {"SLURM_NODEID", beyond_claimed_world, true},
-    {"LOCAL_RANK", beyond_claimed_world, false},
+    {"SLURM_PROCID", beyond_last_rank, true},
+    {"SLURM_LOCALID", beyond_last_rank, true},
+    {"SLURM_NODEID", beyond_last_rank, true},
+    {"LOCAL_RANK", beyond_last_rank, false},
     {"LOCAL_WORLD_SIZE", env_number, false},
-    {"GROUP_RANK", beyond_claimed_world, false},
+    {"GROUP_RANK", beyond_last_rank, false},
     {"GROUP_WORLD_SIZE", env_number, false},
-    {"OMPI_COMM_WORLD_LOCAL_RANK", beyond_claimed_world, false},
+    {"OMPI_COMM_WORLD_LOCAL_RANK", beyond_last_rank, false},
     {"OMPI_COMM_WORLD_LOCAL_SIZE", env_number, false},
-    {"MPI_LOCALRANKID", beyond_claimed_world, false},
+    {"MPI_LOCALRANKID", beyond_last_rank, false},
     {"MPI_LOCALNRANKS", env_number, false},
 };
 

@@ -64,11 +64,9 @@ static enum status data_summary_read_tokens(const struct token_set *set, const i
     struct document_walk at = {.lengths = lengths};
     int32_t tokens[PIECE];
     uint8_t mask[PIECE];
-    memset(mask, 1, sizeof mask);
     for (int64_t first = 0; first < summary->tokens; first += PIECE) {
         const int64_t count = summary->tokens - first < PIECE ? summary->tokens - first : PIECE;
-        TRY(token_set_read(set, first, count, INT32_MAX, tokens, err));
-        if (token_set_has_mask(set)) TRY(token_set_read_mask(set, first, count, mask, err));
+        TRY(token_set_read(set, first, count, INT32_MAX, tokens, mask, err));
         data_summary_add(&at, tokens, mask, count, summary);
         heartbeat_beat();
     }

@@ -131,7 +131,7 @@ static enum status document_fit_targets(const struct token_set *set, int64_t fir
     }
     for (; first < end && !(first_only && *targets); first += PIECE) {
         const int64_t count = end - first < PIECE ? end - first : PIECE;
-        TRY(token_set_read_mask(set, first, count, mask, err));
+        TRY(token_set_read(set, first, count, INT32_MAX, NULL, mask, err));
         for (int64_t i = 0; i < count; i++) *targets += mask[i];
         heartbeat_beat();
     }

@@ -24,5 +24,5 @@ struct cut_count {
     bool target_left;  /* in some document a target is kept */
 };
 
-/* Reads the index and masks. Beats. Errors as for token_set_document() and token_set_read_mask(). */
+/* Reads the index and masks. Beats. Errors as for token_set_document() and token_set_read(). */
 enum status cut_count(const struct token_set *set, int64_t seq_length, struct cut_count *count, struct error *err);

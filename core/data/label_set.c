@@ -50,38 +50,20 @@ static enum status read_labels(struct label_set *set, const struct shard_labels 
 
 /* ---- types --------------------------------------------------------------- */
 
-struct types_reader {
-    const char *path;
-    int fd;
-    int64_t bytes, begin, end; /* the piece holds bytes begin … end - 1 */
-    uint8_t piece[PIECE];
-};
-
-/* *type = byte `at` of the file; `at` only rises. */
-static enum status label_type_at(struct types_reader *reader, int64_t at, uint8_t *type, struct error *err)
-{
-    if (at >= reader->end) {
-        reader->begin = at;
-        reader->end = at + PIECE < reader->bytes ? at + PIECE : reader->bytes;
-        TRY(fs_pread(reader->fd, reader->path, reader->piece, (size_t)(reader->end - at), at, STATUS_DATA, err));
-    }
-    *type = reader->piece[at - reader->begin];
-    return STATUS_OK;
-}
-
 /* Counts the tokens of type 0 that begin a document of `length` tokens at byte `first`. */
-static enum status count_first_labels(struct types_reader *reader, int64_t first, int64_t length, int32_t *count,
+static enum status count_first_labels(int fd, const char *path, int64_t first, int64_t length, int32_t *count,
                                       struct error *err)
 {
+    uint8_t types[PIECE];
     *count = 0;
     for (int64_t i = 0; i < length; i++) {
-        uint8_t type;
-        TRY(label_type_at(reader, first + i, &type, err));
-        if (type > 1 || (type == 0 && *count < i))
+        const int64_t at = i % PIECE, rest = length - i;
+        if (at == 0) TRY(fs_pread(fd, path, types, (size_t)(rest < PIECE ? rest : PIECE), first + i, STATUS_DATA, err));
+        if (types[at] > 1 || (types[at] == 0 && *count < i))
             return error_set(err, STATUS_DATA,
                              "'%s' at byte %lld: type %d does not continue 0 … 0 1 … 1, the types of a pair of texts",
-                             reader->path, (long long)(first + i), type);
-        *count += type == 0;
+                             path, (long long)(first + i), types[at]);
+        *count += types[at] == 0;
     }
     return STATUS_OK;
 }
@@ -93,18 +75,17 @@ static enum status read_types(struct label_set *set, const struct token_set *tok
     TRY(companion_path(shard, ".types", path, err));
     if (fs_is_absent(path)) return STATUS_OK;
     RELEASED(fs_close) int fd = -1;
-    struct types_reader reader = {.path = path};
-    TRY(fs_open_read(path, STATUS_DATA, &fd, &reader.bytes, err));
-    reader.fd = fd;
-    if (reader.bytes != shard->tokens)
+    int64_t bytes;
+    TRY(fs_open_read(path, STATUS_DATA, &fd, &bytes, err));
+    if (bytes != shard->tokens)
         return error_set(err, STATUS_DATA,
                          "'%s' has %lld bytes, expected one for each of the %lld tokens of '%s'; hint: the two do not "
                          "belong together; make both again",
-                         path, (long long)reader.bytes, (long long)shard->tokens, shard->prefix);
+                         path, (long long)bytes, (long long)shard->tokens, shard->prefix);
     for (int64_t i = 0; i < shard->count; i++) {
         int64_t first, length;
         TRY(token_set_document(tokens, shard->first + i, &first, &length, err));
-        TRY(count_first_labels(&reader, first - shard->first_token, length, &set->first_text[shard->first + i], err));
+        TRY(count_first_labels(fd, path, first - shard->first_token, length, &set->first_text[shard->first + i], err));
         set->pairs += set->first_text[shard->first + i] < length;
     }
     return STATUS_OK;

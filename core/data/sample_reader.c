@@ -17,16 +17,6 @@ static enum status locate(const struct sample_reader *reader, int64_t number, in
     return STATUS_OK;
 }
 
-/* Reads `count` tokens of a sample from `first` on, and their mask, to `position`; read_tokens false: the mask. */
-static enum status read_part(struct sample_reader *reader, int64_t first, int64_t count, bool read_tokens,
-                             int64_t position, struct error *err)
-{
-    const struct token_set *set = reader->source->set;
-    if (read_tokens) TRY(token_set_read(set, first, count, reader->config->vocab_size, reader->tokens + position, err));
-    if (reader->mask) TRY(token_set_read_mask(set, first, count, reader->mask + position, err));
-    return STATUS_OK;
-}
-
 static void add_end(struct sample_reader *reader, int64_t end)
 {
     if (reader->num_ends == 0 || reader->ends[reader->num_ends - 1] < end)
@@ -73,8 +63,9 @@ enum status sample_read(struct sample_reader *reader, int64_t sample, bool read_
     for (int64_t i = begin; i < end; i++) {
         int64_t first, count;
         TRY(locate(reader, fit ? fit->documents[i] : i, &first, &count, err));
-        ASSERT(!fit || *len + count <= reader->config->data.seq_length);
-        TRY(read_part(reader, first, count, read_tokens, *len, err));
+        ASSERT(!fit || *len + count <= config->data.seq_length);
+        TRY(token_set_read(reader->source->set, first, count, config->vocab_size,
+                           read_tokens ? reader->tokens + *len : NULL, reader->mask ? reader->mask + *len : NULL, err));
         *len += count;
         if (token_stream_masks(config) && token_stream_cuts(config))
             TRY(add_document_ends(reader, first, count, err));

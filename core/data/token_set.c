@@ -495,26 +495,6 @@ static enum status token_shard_read(const struct shard *shard, int64_t first, in
     return STATUS_OK;
 }
 
-/* The shard of token `first`, its number there (*start), and how many of `count` tokens are in the shard (*here). */
-static const struct shard *part_of(const struct token_set *set, int64_t first, int64_t count, int64_t *at, int64_t *n)
-{
-    const struct shard *shard = shard_of(set, first, false);
-    *at = first - shard->first_token;
-    *n = shard->tokens - *at < count ? shard->tokens - *at : count;
-    return shard;
-}
-
-enum status token_set_read(const struct token_set *set, int64_t first, int64_t count, int64_t vocab_size, int32_t *out,
-                           struct error *err)
-{
-    ASSERT(first >= 0 && count >= 0 && count <= set->tokens - first && vocab_size <= INT32_MAX);
-    for (int64_t start, here; count > 0; first += here, out += here, count -= here) {
-        const struct shard *shard = part_of(set, first, count, &start, &here);
-        TRY(token_shard_read(shard, start, here, vocab_size, out, err));
-    }
-    return STATUS_OK;
-}
-
 bool token_set_has_mask(const struct token_set *set)
 {
     return set->has_mask;
@@ -536,12 +516,16 @@ static enum status token_shard_mask(const struct shard *s, int64_t from, int64_t
     return STATUS_OK;
 }
 
-enum status token_set_read_mask(const struct token_set *set, int64_t at, int64_t count, uint8_t *out, struct error *err)
+enum status token_set_read(const struct token_set *set, int64_t first, int64_t count, int64_t vocab_size, int32_t *ids,
+                           uint8_t *mask, struct error *err)
 {
-    ASSERT(at >= 0 && count >= 0 && count <= set->tokens - at);
-    for (int64_t start, here; count > 0; at += here, out += here, count -= here) {
-        const struct shard *shard = part_of(set, at, count, &start, &here);
-        TRY(token_shard_mask(shard, start, here, out, err));
+    ASSERT(first >= 0 && count >= 0 && count <= set->tokens - first && vocab_size <= INT32_MAX);
+    for (int64_t done = 0, here; done < count; done += here) {
+        const struct shard *shard = shard_of(set, first + done, false);
+        const int64_t start = first + done - shard->first_token, rest = count - done;
+        here = shard->tokens - start < rest ? shard->tokens - start : rest;
+        if (ids) TRY(token_shard_read(shard, start, here, vocab_size, ids + done, err));
+        if (mask) TRY(token_shard_mask(shard, start, here, mask + done, err));
     }
     return STATUS_OK;
 }

@@ -25,15 +25,13 @@ RELEASER(token_set_drop, struct token_set, token_set_close)
 int64_t token_set_tokens(const struct token_set *set);
 int64_t token_set_documents(const struct token_set *set); /* an llm.c file counts as one document */
 
-/* Reads `count` tokens from token `first` of the stream on into out (count); first + count <= token_set_tokens().
- * Ids outside [0, vocab_size): STATUS_DATA with file, byte offset, id and vocabulary size. */
-enum status token_set_read(const struct token_set *set, int64_t first, int64_t count, int64_t vocab_size, int32_t *out,
-                           struct error *err);
-
 bool token_set_has_mask(const struct token_set *set);
 
-/* Reads the loss mask of the same tokens into out (count): 1 or 0. STATUS_DATA, with file and offset: another byte. */
-enum status token_set_read_mask(const struct token_set *set, int64_t at, int64_t n, uint8_t *out, struct error *err);
+/* Reads `count` tokens from token `first` of the stream on, and their loss mask of 1 and 0 (ids, mask: (count), or
+ * NULL); first + count <= token_set_tokens(). Ids outside [0, vocab_size), other bytes of a mask: STATUS_DATA with the
+ * file, the byte offset and the value. */
+enum status token_set_read(const struct token_set *set, int64_t first, int64_t count, int64_t vocab_size, int32_t *ids,
+                           uint8_t *mask, struct error *err);
 
 /* Shows whether data were replaced: hashes of the shards' sizes, tokens and loss masks in order. 0: not known. */
 struct data_fingerprint {

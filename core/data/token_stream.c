@@ -209,7 +209,8 @@ static enum status take_document(const struct token_stream *stream, struct slot 
                          "ztrain-tokenize --max-length %lld cuts texts and keeps their special tokens",
                          (long long)n, (long long)length, (long long)config->data.seq_length,
                          (long long)config->data.seq_length);
-    TRY(token_set_read(stream->reader.source->set, first, length, config->vocab_size, stream->reader.tokens, err));
+    TRY(token_set_read(stream->reader.source->set, first, length, config->vocab_size, stream->reader.tokens, NULL,
+                       err));
     add_document(stream, slot, n, length);
     return STATUS_OK;
 }

@@ -19,15 +19,9 @@ static json_t *eval_part_reals(const double *values, int count)
 
 json_t *eval_part_to_json(const struct eval_part *part)
 {
-    json_t *object = json_object();
-    if (json_object_set_new(object, "samples", json_integer(part->samples)) ||
-        json_object_set_new(object, "data", json_string(hash_digits(part->data).text)) ||
-        json_object_set_new(object, "losses", eval_part_reals(part->losses, part->world)) ||
-        json_object_set_new(object, "counts", eval_part_reals(part->counts, part->num_counts))) {
-        json_decref(object);
-        return NULL;
-    }
-    return object;
+    return json_pack("{sI ss so so}", "samples", (json_int_t)part->samples, "data", hash_digits(part->data).text,
+                     "losses", eval_part_reals(part->losses, part->world), "counts",
+                     eval_part_reals(part->counts, part->num_counts));
 }
 
 static enum status eval_part_bad_member(const char *path, const char *member, const char *expected, struct error *err)

@@ -69,7 +69,7 @@ enum status metrics_open(const char *path, const struct metrics_history *past, s
         TRY_GOTO(metrics_history_take(path, past, &open_end, &has_checkpoint, err));
     else
         TRY_GOTO(metrics_history_leave(path, err));
-    TRY_GOTO(fs_open_file(path, O_RDWR | O_CREAT | O_APPEND, STATUS_CHECKPOINT, &metrics->fd, err));
+    TRY_GOTO(fs_open_regular(path, O_RDWR | O_CREAT | O_APPEND, STATUS_CHECKPOINT, &metrics->fd, NULL, err));
     line_queue_init(&metrics->queue, metrics->fd, metrics->path);
     if (past && open_end) TRY_GOTO(line_queue_add(&metrics->queue, "\n", 1, err));
     if (!has_checkpoint)
@@ -370,7 +370,7 @@ enum status metrics_gave_up(const char *path, int times, int64_t step, int code,
     size_t bytes;
     struct stat facts;
     int fd;
-    TRY(fs_open_file(path, O_RDWR | O_APPEND, STATUS_CHECKPOINT, &fd, err));
+    TRY(fs_open_regular(path, O_RDWR | O_APPEND, STATUS_CHECKPOINT, &fd, NULL, err));
     FILE *out = memory_stream(&text, &bytes);
     if (fstat(fd, &facts) == 0 && facts.st_size > 0 && io_pread(fd, &last, 1, facts.st_size - 1) == 1 && last != '\n')
         fputs("\n", out);

@@ -67,28 +67,17 @@ static bool is_cached(const struct uncached_file *file, int64_t begin, int64_t e
     return cached;
 }
 
-/* Called with the mutex held. */
-static bool switch_direct(struct uncached_file *file, bool direct)
+/* Switches O_DIRECT while the file is able to, or off for good. Another thread may switch it back at any time. */
+static bool set_direct(struct uncached_file *file, bool direct, bool for_good)
 {
+    LOCKED(&file->mutex);
+    if (!file->able && !for_good) return false;
+    if (for_good) file->able = false;
     if (file->direct == direct) return true;
     const int flags = fcntl(file->fd, F_GETFL);
     if (flags < 0 || fcntl(file->fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) != 0) return false;
     file->direct = direct;
     return true;
-}
-
-/* Switches O_DIRECT while the file is able to. Another thread may switch it back at any time. */
-static bool set_direct(struct uncached_file *file, bool direct)
-{
-    LOCKED(&file->mutex);
-    return file->able && switch_direct(file, direct);
-}
-
-static bool give_up_direct(struct uncached_file *file)
-{
-    LOCKED(&file->mutex);
-    file->able = false;
-    return switch_direct(file, false);
 }
 
 enum status uncached_read(struct uncached_file *file, uint8_t *buffer, size_t bytes, int64_t offset, enum status code,
@@ -97,14 +86,14 @@ enum status uncached_read(struct uncached_file *file, uint8_t *buffer, size_t by
     const int64_t begin = offset / UNCACHED_ALIGN * UNCACHED_ALIGN;
     const size_t skipped = (size_t)(offset - begin);
     const int64_t end = begin + round_up((int64_t)(skipped + bytes), UNCACHED_ALIGN);
-    if (file->able && set_direct(file, bytes >= UNCACHED_LEAST && !is_cached(file, begin, end))) {
+    if (file->able && set_direct(file, bytes >= UNCACHED_LEAST && !is_cached(file, begin, end), false)) {
         /* Whole blocks: valid with O_DIRECT on and off. The last one may lie beyond the end of the file. */
         const ssize_t n = io_pread(file->fd, buffer, (size_t)(end - begin), begin);
         *data = buffer + skipped;
         if (n >= 0 && (size_t)n >= skipped + bytes) return STATUS_OK;
     }
     *data = buffer;
-    if (!give_up_direct(file))
+    if (!set_direct(file, false, true))
         return error_set(err, code, "cannot read '%s': O_DIRECT cannot be switched off", file->path);
     return fs_pread(file->fd, file->path, buffer, bytes, offset, code, err);
 }

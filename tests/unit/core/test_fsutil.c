@@ -137,12 +137,15 @@ static void test_open_file(void **state)
     assert_int_equal(mkfifo(at("pipe"), 0600), 0);
     static const int flags[] = {O_RDONLY, O_RDWR | O_CREAT, O_WRONLY | O_CREAT | O_APPEND};
     for (size_t i = 0; i < COUNT_OF(flags); i++) {
-        expect(fs_open_file(at("pipe"), flags[i], STATUS_DATA, &fd, &err), STATUS_DATA, "it is not a regular file");
-        expect(fs_open_file("/dev/zero", flags[i], STATUS_DATA, &fd, &err), STATUS_DATA, "it is not a regular file");
+        expect(fs_open_regular(at("pipe"), flags[i], STATUS_DATA, &fd, NULL, &err), STATUS_DATA,
+               "it is not a regular file");
+        expect(fs_open_regular("/dev/zero", flags[i], STATUS_DATA, &fd, NULL, &err), STATUS_DATA,
+               "it is not a regular file");
         assert_int_equal(fd, -1);
     }
-    expect(fs_open_file(folder, O_RDONLY, STATUS_DATA, &fd, &err), STATUS_DATA, "it is a folder, expected a file");
-    assert_int_equal(fs_open_file(at("made"), O_RDWR | O_CREAT, STATUS_DATA, &fd, &err), STATUS_OK);
+    expect(fs_open_regular(folder, O_RDONLY, STATUS_DATA, &fd, NULL, &err), STATUS_DATA,
+           "it is a folder, expected a file");
+    assert_int_equal(fs_open_regular(at("made"), O_RDWR | O_CREAT, STATUS_DATA, &fd, NULL, &err), STATUS_OK);
     assert_int_equal(write(fd, "a\nb\n", 4), 4);
     assert_true(fcntl(fd, F_GETFD) & FD_CLOEXEC);
     close(fd);

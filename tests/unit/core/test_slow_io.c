@@ -117,7 +117,7 @@ static void read_data(void)
     struct token_set *set;
     int32_t ids[8];
     CHECK_OK(token_set_open(patterns, 1, &set, &error));
-    CHECK_OK(token_set_read(set, 0, 8, 100, ids, &error));
+    CHECK_OK(token_set_read(set, 0, 8, 100, ids, NULL, &error));
     token_set_close(set);
 }
 

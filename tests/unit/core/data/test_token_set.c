@@ -26,7 +26,7 @@ static void check_counting(const struct token_set *set, int vocab)
     for (int64_t step = 1; step <= total; step += 1 + step / 2) /* every piece size gives the same stream */
         for (int64_t first = 0; first < total; first += step) {
             int64_t count = total - first < step ? total - first : step;
-            assert_int_equal(token_set_read(set, first, count, vocab, tokens, &err), STATUS_OK);
+            assert_int_equal(token_set_read(set, first, count, vocab, tokens, NULL, &err), STATUS_OK);
             for (int64_t i = 0; i < count; i++) assert_int_equal(tokens[i], (first + i) % vocab);
         }
     free(tokens);
@@ -254,18 +254,18 @@ static void a_mask_belongs_to_its_shard(void **state)
     check_counting(set, 1000);
     for (int first = 0; first < 13; first++)
         for (int count = 0; count <= 13 - first; count++) {
-            assert_int_equal(token_set_read_mask(set, first, count, out, NULL), STATUS_OK);
+            assert_int_equal(token_set_read(set, first, count, INT32_MAX, NULL, out, NULL), STATUS_OK);
             assert_memory_equal(out, expected + first, count);
         }
     struct error err;
     token_set_close(set);
     patch("masked-a.mask", 5, "\2", 1);
     set = open_one("masked-*.bin");
-    assert_int_equal(token_set_read_mask(set, 3, 4, out, &err), STATUS_DATA);
+    assert_int_equal(token_set_read(set, 3, 4, INT32_MAX, NULL, out, &err), STATUS_DATA);
     assert_non_null(strstr(err.text, "masked-a.mask' at byte 5: 2 is neither 0 nor 1"));
     assert_int_equal(token_set_check(set, 1000, NULL, &err), STATUS_DATA);
     assert_int_equal(truncate(at("masked-a.mask"), 2), 0);
-    assert_int_equal(token_set_read_mask(set, 0, 4, out, &err), STATUS_DATA);
+    assert_int_equal(token_set_read(set, 0, 4, INT32_MAX, NULL, out, &err), STATUS_DATA);
     assert_non_null(strstr(err.text, "truncated while in use"));
     token_set_close(set);
     refuses_mask("masked-a", (const char *const[]){"masked-a.mask' has 2 bytes", "masked-a.bin' has 7 tokens"}, 2);
@@ -279,7 +279,7 @@ static void a_mask_belongs_to_its_shard(void **state)
     llmc("bare-mask", 20240801, 7, 3, 0, 100);
     write_file("bare-mask.mask", mask, 3);
     set = open_one("bare-mask");
-    assert_int_equal(token_set_read_mask(set, 0, 3, out, NULL), STATUS_OK);
+    assert_int_equal(token_set_read(set, 0, 3, INT32_MAX, NULL, out, NULL), STATUS_OK);
     assert_memory_equal(out, mask, 3);
     token_set_close(set);
     set = open_one("masked-b.bin");
@@ -355,7 +355,7 @@ static void shards_that_change_in_use(void **state)
             assert_int_equal(rename(at("other"), path), 0);
         }
         err.text[0] = '\0';
-        const enum status status = token_set_read(set, 3 * cases[i].shard, 3, 450, out, &err);
+        const enum status status = token_set_read(set, 3 * cases[i].shard, 3, 450, out, NULL, &err);
         assert_int_equal(status, cases[i].said ? STATUS_DATA : STATUS_OK);
         if (cases[i].said ? !strstr(err.text, cases[i].said) : out[2] != 3 * cases[i].shard + 2)
             fail_msg("%s: %s", cases[i].name, err.text);
@@ -380,10 +380,10 @@ static void beyond_four_gigabytes(void **state)
     struct token_set *set = open_one("huge");
     assert_int_equal(token_set_tokens(set), tokens);
     int32_t out[9];
-    assert_int_equal(token_set_read(set, tokens - 9, 9, 10, out, NULL), STATUS_OK);
+    assert_int_equal(token_set_read(set, tokens - 9, 9, 10, out, NULL, NULL), STATUS_OK);
     for (int i = 0; i < 9; i++) assert_int_equal(out[i], i);
     struct error err;
-    assert_int_equal(token_set_read(set, tokens - 9, 9, 8, out, &err), STATUS_DATA);
+    assert_int_equal(token_set_read(set, tokens - 9, 9, 8, out, NULL, &err), STATUS_DATA);
     assert_non_null(strstr(err.text, "at byte 6442450942: token id 8"));
     int64_t first, length;
     assert_int_equal(token_set_document(set, 2, &first, &length, NULL), STATUS_OK);
@@ -413,7 +413,7 @@ static void beyond_four_gigabytes(void **state)
     assert_int_equal(truncate(at("huge-l.bin"), 1024 + INT64_C(4) * count), 0);
     patch("huge-l.bin", 1020 + INT64_C(4) * count, &last, 4);
     set = open_one("huge-l.bin");
-    assert_int_equal(token_set_read(set, count - 1, 1, 100, out, NULL), STATUS_OK);
+    assert_int_equal(token_set_read(set, count - 1, 1, 100, out, NULL, NULL), STATUS_OK);
     assert_int_equal(out[0], 77);
     token_set_close(set);
     unlink(at("huge.bin"));
@@ -634,7 +634,7 @@ static void ids_outside_the_vocabulary(void **state)
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         struct token_set *set = open_one(cases[i].name);
-        assert_int_equal(token_set_read(set, 0, 10, cases[i].vocab, out, &err), STATUS_DATA);
+        assert_int_equal(token_set_read(set, 0, 10, cases[i].vocab, out, NULL, &err), STATUS_DATA);
         if (!strstr(err.text, cases[i].text)) fail_msg("no \"%s\" in: %s", cases[i].text, err.text);
         assert_non_null(strstr(err.text, "; hint: "));
         token_set_close(set);
@@ -651,7 +651,7 @@ static void a_shard_that_shrinks_in_use(void **state)
     megatron("shrink", 2, lengths, 2, 0, 100);
     struct token_set *set = open_one("shrink");
     assert_int_equal(truncate(at("shrink.bin"), 30), 0);
-    assert_int_equal(token_set_read(set, 10, 10, 100, out, &err), STATUS_DATA);
+    assert_int_equal(token_set_read(set, 10, 10, 100, out, NULL, &err), STATUS_DATA);
     assert_non_null(strstr(err.text, "shrink.bin' was truncated while in use (30 bytes, 40 when"));
     assert_int_equal(truncate(at("shrink.idx"), 60), 0);
     assert_int_equal(token_set_document(set, 1, &first, &length, &err), STATUS_DATA);
@@ -682,7 +682,7 @@ static void reads_what_tokenize_writes(void **state)
         assert_int_equal(token_set_document(set, (int64_t)d, &first, &length, NULL), STATUS_OK);
         assert_int_equal(first, position);
         assert_int_equal(length, strlen(lines[d]) + 1);
-        assert_int_equal(token_set_read(set, first, length, 257, tokens, NULL), STATUS_OK);
+        assert_int_equal(token_set_read(set, first, length, 257, tokens, NULL, NULL), STATUS_OK);
         for (int64_t i = 0; i < length - 1; i++) assert_int_equal(tokens[i], (unsigned char)lines[d][i]);
         assert_int_equal(tokens[length - 1], 256);
         position += length;
