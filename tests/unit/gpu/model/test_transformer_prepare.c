@@ -321,7 +321,7 @@ static void train(struct transformer *t, struct memory *memory, int micro_batche
 {
     static int32_t tokens[TOKENS], targets[TOKENS], positions[TOKENS], types[TOKENS], seq_start[SEQUENCES + 1];
     static uint64_t numbers[TOKENS];
-    const struct param_verbs verbs = {memory, memory_acquire, memory_release, memory_grads, memory_ready};
+    const struct param_verbs verbs = {memory, memory_acquire, memory_release, memory_grads, memory_ready, NULL};
     struct error err;
     for (int i = 0; i < TOKENS; i++) {
         positions[i] = i % LENGTH;
