@@ -62,7 +62,10 @@ MODES = {
     "inputs-cpu": (0, ["activation_checkpointing.policy=block", "activation_checkpointing.cpu_checkpointing=true"]),
     "bf16-states": (1, NARROW),
     "bf16-states-nvme": (3, [*NARROW, *TO_DISK]),
+    "shared-experts": (None, ["moe.expert_parallel_size=2"]),
 }
+# Cases, and the numbers of ranks, whose experts two groups of ranks can share.
+SHARED = {"mixtral": [2, 4, 6], "olmoe": [2, 4, 6], "qwen3-moe": [2], "gpt-oss": [2], "granitemoe": [2], "granitemoe-aux": [2]}
 
 
 def read_safetensors(path):
@@ -270,6 +273,8 @@ def runs_of(arguments, cases):
     for case, dtype, stage, ranks, mode in itertools.product(cases, arguments.dtype, arguments.stage, arguments.ranks, arguments.mode):
         if ranks > 1 and STEP_SAMPLES % (ranks * micro_batch(os.path.join(arguments.cases, case))) != 0:
             continue
+        if mode == "shared-experts" and ranks not in SHARED.get(case, []):
+            continue
         if case == "glm4-moe" and mode.startswith("bf16-states"):  # refused: a bias needs fp32
             continue
         if MODES[mode][0] is not None and (stage != arguments.stage[0] or ("bf16" in mode and dtype != "bf16")):
@@ -302,7 +307,7 @@ def main():
     parser.add_argument("--stage", type=numbers, default=[0])
     parser.add_argument("--ranks", type=numbers, default=[1])
     parser.add_argument("--dtype", type=lambda text: text.split(","), default=["fp32"])
-    parser.add_argument("--matrix", action="store_true", help="every stage, rank count and dtype")
+    parser.add_argument("--matrix", action="store_true", help="every stage, rank count and dtype; experts shared, too")
     parser.add_argument("--mode", type=lambda text: text.split(","), default=["plain"],
                         help=f"places of the state, recomputation, precision of states: {', '.join(MODES)}")
     parser.add_argument("--modes", action="store_true", help="every mode but plain, on 1 and 2 ranks, and every dtype")
@@ -315,6 +320,7 @@ def main():
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads take the cores from the other runs
     if arguments.matrix:
         arguments.stage, arguments.ranks, arguments.dtype = [0, 1, 2, 3], [1, 2, 3, 4, 6], ["fp32", "bf16", "fp16"]
+        arguments.mode = ["plain", "shared-experts"]
     if arguments.modes:
         arguments.mode, arguments.ranks, arguments.dtype = list(MODES)[1:], [1, 2], ["fp32", "bf16", "fp16"]
     if arguments.steps and arguments.steps < 4:
