@@ -15,6 +15,10 @@
  * zero_muon.c. A frozen base in 4 or 8 bits: zero_base.c. Other types of gradients than fp32: zero_gather_reduce.c;
  * then every stage has buckets.
  *
+ * Experts (tensor_table.h) can be shared by groups of ranks: with config.expert_parallel groups, group g of neighbours
+ * has the g-th part of each unit of experts, and the above holds among its ranks. The slices of ranks are the same
+ * ones.
+ *
  * Bits. The norm adds up slice by slice in double. At one world size all stages agree if there is one micro-batch; with
  * accumulation 0 and 1 do (micro-batches are added up, then reduced), and 2 and 3 (reduced, then added up).
  *
