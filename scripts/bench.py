@@ -8,6 +8,9 @@
                                                   environment with torch and transformers (scripts/bench-peers.sh)
     scripts/bench.py --peers PYTHON --deepspeed   two ranks at ZeRO-3 in bf16 against DeepSpeed
     scripts/bench.py --peers PYTHON --lora        LoRA of rank 16 on every matrix of the blocks, against PEFT
+    scripts/bench.py --peers PYTHON --experts grouped_mm
+                                                  a small mixture of experts (EXPERTS) instead of GPT-2, with that implementation
+                                                  of transformers' (eager, grouped_mm, batched_mm)
 
 $ZTRAIN_BENCH_PRELOAD lists libraries that are preloaded into peers, as in LD_PRELOAD.
 
@@ -37,14 +40,19 @@ STEPS = 10      # counted steps, of ztrain alone
 TURN_STEPS = 3  # counted steps in a turn with a peer
 LORA_RANK = 16
 LORA = [f"peft={{peft_type: LORA, r: {LORA_RANK}, lora_alpha: {2 * LORA_RANK}, target_modules: all-linear}}"]
+EXPERTS = {"model_type": "qwen3_moe", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2,
+           "head_dim": 64, "num_experts": 32, "num_experts_per_tok": 4, "moe_intermediate_size": 256, "intermediate_size": 1024,
+           "vocab_size": 8192, "max_position_embeddings": 1024, "norm_topk_prob": True, "tie_word_embeddings": False}
 
 
 # --- what is trained --------------------------------------------------------------------------------------------------
 
-def write_tokens(prefix, count):
-    """A Megatron shard of one document with `count` tokens, frequent ones first, as in text."""
+def write_tokens(prefix, count, experts):
+    """A Megatron shard of one document with `count` tokens, frequent ones first, as in text; all alike for experts, which then
+    have about equal loads."""
     rng = random.Random(1)
-    tokens = [min(int(rng.paretovariate(0.6)), VOCABULARY) - 1 for _ in range(count)]
+    tokens = [rng.randrange(EXPERTS["vocab_size"]) if experts else min(int(rng.paretovariate(0.6)), VOCABULARY) - 1
+              for _ in range(count)]
     with open(prefix + ".bin", "wb") as f:
         f.write(struct.pack(f"<{count}H", *tokens))
     with open(prefix + ".idx", "wb") as f:
@@ -148,7 +156,7 @@ class Ours:
 class Peer:
     """scripts/bench_torch.py, started once: one process, or two ranks of DeepSpeed. Between turns it waits."""
 
-    def __init__(self, python, dtype, length, compiled, deepspeed, lora):
+    def __init__(self, python, dtype, length, compiled, deepspeed, more):
         ranks = 2 if deepspeed else 1
         self.processes, self.tokens, self.memory = [], BATCH * length, 0
         self.started = time.monotonic()
@@ -165,7 +173,7 @@ class Peer:
             line = [python, f"{ROOT}/scripts/bench_torch.py", "--dtype", dtype, "--length", str(length),
                     "--batch", str(BATCH // ranks)]
             line += ["--deepspeed"] if deepspeed else (["--compile"] if compiled else [])
-            line += ["--lora", str(LORA_RANK)] if lora else []
+            line += more
             self.processes.append(subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment,
                                                    start_new_session=True, text=True))
         self.ask(0)
@@ -205,11 +213,15 @@ def gib(size):
 
 def against_peer(arguments, top, dtype, length, label, ranks=1, stage=0, compiled=True, deepspeed=False):
     """Alternates short turns and prints one line of the table. A machine that slows down for some seconds slows both."""
-    peer = Peer(arguments.peers, dtype, length, compiled, deepspeed, arguments.lora)
+    settings, more = LORA if arguments.lora else [], ["--lora", str(LORA_RANK)] if arguments.lora else []
+    if arguments.experts:
+        settings = [f"model.config={top}/experts.json"]
+        more = ["--config", f"{top}/experts.json", "--vocabulary", str(EXPERTS["vocab_size"]), "--experts", arguments.experts]
+    peer = Peer(arguments.peers, dtype, length, compiled, deepspeed, more)
     ztrain = None
     ours, theirs, ratios = [], [], []
     try:
-        ztrain = Ours(arguments.ztrain, top, dtype, length, ranks, stage, settings=LORA if arguments.lora else ())
+        ztrain = Ours(arguments.ztrain, top, dtype, length, ranks, stage, settings=settings)
         for _ in range(arguments.turns):
             rates, peer_rates = ztrain.ask(TURN_STEPS), peer.ask(TURN_STEPS)
             ours += rates
@@ -286,6 +298,7 @@ def main():
     parser.add_argument("--eager", action="store_true", help="PyTorch without torch.compile")
     parser.add_argument("--deepspeed", action="store_true")
     parser.add_argument("--lora", action="store_true", help="PyTorch with PEFT, both train an adapter")
+    parser.add_argument("--experts", metavar="IMPLEMENTATION", help="with --peers: a mixture of experts")
     parser.add_argument("--turns", type=int, default=15)
     arguments = parser.parse_args()
     arguments.ztrain = os.path.abspath(arguments.ztrain)
@@ -294,15 +307,18 @@ def main():
     top = f"{ROOT}/build/bench"
     shutil.rmtree(top, ignore_errors=True)
     os.makedirs(top)
-    write_tokens(f"{top}/tokens", 200000)
-    print(f"GPT-2 124M, batch {BATCH}; median of steps after {WARM_UP} of warm-up; {os.cpu_count()} cores")
+    write_tokens(f"{top}/tokens", 200000, arguments.experts)
+    with open(f"{top}/experts.json", "w", encoding="utf-8") as f:
+        json.dump(EXPERTS, f)
+    model = "A mixture of experts" if arguments.experts else "GPT-2 124M"
+    print(f"{model}, batch {BATCH}; median of steps after {WARM_UP} of warm-up; {os.cpu_count()} cores")
     ceilings, how = {}, "" if os.environ.get("ZTRAIN_BENCH_PRELOAD") else " as installed"
     for dtype, length in cases:
         if arguments.deepspeed:
             if dtype == "bf16":
                 against_peer(arguments, top, dtype, length, f"2 ranks, ZeRO-3; DeepSpeed{how}", 2, 3, deepspeed=True)
         elif arguments.peers:
-            label = f"{'PEFT' if arguments.lora else 'PyTorch'} {'eager' if arguments.eager else 'compiled'}{how}"
+            label = f"{arguments.experts or ('PEFT' if arguments.lora else 'PyTorch')} {'eager' if arguments.eager else 'compiled'}{how}"
             against_peer(arguments, top, dtype, length, label, compiled=not arguments.eager)
         else:
             if dtype not in ceilings:

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The peer that scripts/bench.py compares with: transformers' GPT-2 124M in PyTorch, with PEFT's LoRA, or in DeepSpeed at ZeRO-3.
+"""The peer that scripts/bench.py compares with: transformers' GPT-2 124M in PyTorch, with PEFT's LoRA, or in DeepSpeed at ZeRO-3;
+or the model of a config.json, in PyTorch.
 
 Reads a number of steps from each line of standard input, does them, and answers with a line of JSON: the seconds of each
 step and the peak memory. The settings are the fastest for PyTorch on a CPU: sdpa, torch.compile, fused AdamW with
@@ -13,7 +14,7 @@ import sys
 import time
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 VOCABULARY = 50257
 CLIP = 1.0
@@ -21,6 +22,12 @@ CLIP = 1.0
 
 def build(arguments):
     torch.manual_seed(1)
+    if arguments.config:
+        with open(arguments.config, encoding="utf-8") as f:
+            config = AutoConfig.for_model(**json.load(f))
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+        model.set_experts_implementation(arguments.experts)
+        return model.train()
     config = GPT2Config(vocab_size=VOCABULARY, n_positions=1024, n_embd=768, n_layer=12, n_head=12, attn_pdrop=0.0,
                         embd_pdrop=0.0, resid_pdrop=0.0, use_cache=False)
     config._attn_implementation = "sdpa"
@@ -91,13 +98,16 @@ def main():
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--deepspeed", action="store_true")
     parser.add_argument("--lora", type=int, default=0, metavar="RANK")
+    parser.add_argument("--config", metavar="FILE", help="of the model, instead of GPT-2")
+    parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
+    parser.add_argument("--experts", metavar="IMPLEMENTATION", help="eager, grouped_mm, batched_mm: of its experts")
     arguments = parser.parse_args()
     step = deepspeed_step(arguments) if arguments.deepspeed else torch_step(arguments)
     generator = torch.Generator().manual_seed(2)
     for line in sys.stdin:
         seconds = []
         for _ in range(int(line)):
-            tokens = torch.randint(VOCABULARY, (arguments.batch, arguments.length), generator=generator)
+            tokens = torch.randint(arguments.vocabulary, (arguments.batch, arguments.length), generator=generator)
             started = time.monotonic()
             step(tokens)
             seconds.append(time.monotonic() - started)
