@@ -321,7 +321,7 @@ struct embedding_scratch scratch_of(struct stream *stream, const struct embeddin
 /* Experts are digits; others are the last. */
 __host__ __device__ struct digits expert_digits(const struct permute_experts_args &a)
 {
-    return {static_cast<int>(a.first), 0, static_cast<int>(a.E < DIGITS ? a.E + 1 : DIGITS)};
+    return {static_cast<int>(a.first), 0, a.E < DIGITS ? static_cast<int>(a.E) + 1 : static_cast<int>(DIGITS)};
 }
 
 __global__ void __launch_bounds__(THREADS)
