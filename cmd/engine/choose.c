@@ -333,6 +333,8 @@ enum status choose_graphs(struct engine *t, struct error *err)
     enum spec_switch wanted = t->spec->train.cuda_graphs;
     const char *why_not = wanted == SPEC_OFF ? "train.cuda_graphs is false" : graph_choice_block_obstacle(t);
     const char *why_not_steps = graph_choice_step_obstacle(t);
+    if (!why_not && t->spec->expert_parallel_size > 1)
+        why_not = why_not_steps; /* tokens leave blocks in their middle */
     t->graphs = GRAPHS_NONE;
     if (wanted == SPEC_ON && why_not) {
         error_set(err, STATUS_USAGE, "train.cuda_graphs is true, but steps cannot be graphs: %s", why_not);

@@ -101,8 +101,8 @@ enum { TRAIN_JOBS = 16 };
  * become 0. */
 enum status transformer_train(const struct train_job *jobs, int count, struct stream *stream, struct error *err);
 
-/* Whether training launches the work of blocks as graphs (block_graphs.h). Off at first; needs config.graphs_by_block,
- * and is off while the stream is captured as a whole. */
+/* Whether training launches the work of blocks as graphs (block_graphs.h). Off at first, without
+ * config.graphs_by_block, and while the stream is captured as a whole. */
 void transformer_replay(struct transformer *transformer, bool on);
 
 /* Forward only: *loss_sum (device scalar) += the sum of the losses. logits: NULL, or host memory (num_targets, classes)
