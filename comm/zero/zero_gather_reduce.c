@@ -52,16 +52,17 @@ static void run_group(struct zero *z, bool gathers, struct data_op *ops, int cou
     const int64_t bucket = gathers ? z->config.zero.allgather_bucket_size : z->config.zero.reduce_bucket_size;
     collective *run = gathers ? comm_all_gather_group : comm_reduce_scatter_group;
     const int64_t room = bucket > 0 ? min64(bucket, z->inbox_numel) : z->inbox_numel;
-    int whole = 0; /* operations on whole slices, at the front */
+    struct data_op whole[COMM_GROUP_MAX];
+    int wholes = 0;
     for (int i = 0; i < count; i++) {
         const bool ordered = ops[i].ordered && z->inbox;
         if (!ops[i].count) ops[i].count = (size_t)z->config.layout->slice[ops[i].unit];
         if (ordered || comm_takes_pieces(z->comm))
             gather_reduce_pieces(z, run, ops[i], ordered ? room : bucket);
         else
-            ops[whole++] = ops[i];
+            whole[wholes++] = ops[i];
     }
-    if (whole > 0) run(z->comm, ops, whole, z->stream);
+    if (wholes > 0) run(z->comm, whole, wholes, z->stream);
 }
 
 static struct data_op slices_op(const struct zero *z, enum comm_purpose purpose, int unit, const void *send, void *recv,

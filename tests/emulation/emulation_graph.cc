@@ -72,7 +72,7 @@ std::vector<bool> reached(const std::vector<graph_node> &nodes, std::vector<int>
     return found;
 }
 
-/* A node continues a branch if it directly follows the branch's last node. */
+/* A node continues a branch if it directly follows the branch's last node, or else one whose last node is before it. */
 void find_branches(executable *e)
 {
     std::vector<int> last; /* node of each branch */
@@ -81,6 +81,12 @@ void find_branches(executable *e)
         size_t branch = 0;
         while (branch < last.size() && std::find(after.begin(), after.end(), last[branch]) == after.end())
             branch++;
+        if (branch == last.size()) {
+            const std::vector<bool> before = reached(e->nodes, after);
+            branch = 0;
+            while (branch < last.size() && !before[static_cast<size_t>(last[branch])])
+                branch++;
+        }
         if (branch == last.size())
             last.push_back(-1);
         last[branch] = static_cast<int>(i);
