@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from harness import ROOT, ZTRAIN
+from test_training import ROOT, ZTRAIN
 
 CHECK = os.path.join(ROOT, "tests", "golden", "check_golden.py")
 
