@@ -93,7 +93,7 @@ enum status fs_find_dir(const char *path, bool *there, enum status code, struct 
 
 enum status fs_open_regular(const char *path, int flags, enum status code, int *fd, struct stat *st, struct error *err)
 {
-    struct stat own;
+    struct stat own = {0};
     st = st ? st : &own;
     /* O_NONBLOCK: a pipe must not make us wait for its other end; ENXIO: it has none */
     *fd = io_open(path, flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);

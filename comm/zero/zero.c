@@ -111,11 +111,10 @@ static enum status zero_new_events(struct zero *z, struct error *err)
 /* Lays out the units that are acquired with `owner`, and kept here, one after the other. */
 static void zero_new_slot(struct zero *z, int owner)
 {
-    const struct unit_info *units = z->config.table->units;
     struct zero_unit *last = NULL;
     int64_t place = 0;
     for (int frozen = 0; frozen < 2; frozen++)
-        for (int u = owner, more = true; more; more = (u = units[u].next) != 0) {
+        for (int u = owner; u >= 0; u = zero_next(z, u)) {
             const int kept = frozen ? zero_frozen(z, u) : u;
             if (frozen && !kept) continue;
             z->unit[kept].place = place;
@@ -288,7 +287,7 @@ static void zero_layout_slots(struct zero *z, struct arena *local, struct arena 
         if (u < z->units) trained_room[p] = max64(end, trained_room[p]);
         if (u < z->units && zero_uses_bucket(z, u)) bucket_room[p] = max64(end, bucket_room[p]);
         int64_t own = 0;
-        for (int v = u, more = true; more; more = (v = z->unit[v].next) != 0) own += config->layout->slice[v];
+        for (int v = u; v >= 0; v = zero_next_gathered(z, v)) own += config->layout->slice[v];
         own_room[p] = max64(own, own_room[p]);
     }
     for (int p = 0; p < SLOTS; p++) {

@@ -19,7 +19,7 @@ void zero_base_layout(struct zero *z, struct arena *local)
     memset(room, 0, sizeof z->decoded_numel);
     for (int owner = 0; owner <= zero_head(z); owner++) {
         int64_t numel = 0;
-        for (int u = owner, more = true; more; more = (u = zero_next(z, u)) != 0) numel += decoded_numel(z, u);
+        for (int u = owner; u >= 0; u = zero_next(z, u)) numel += decoded_numel(z, u);
         room[zero_base_slot(z, owner)] = max64(numel, room[zero_base_slot(z, owner)]);
     }
     for (int p = 0; p < SLOTS; p++)

@@ -171,7 +171,7 @@ static enum status check_gathered(struct zero *z, int unit, const char *slot, st
     const size_t size = dtype_size(z->config.dtype);
     if (!zero_parallel(z) || z->check->gathered[unit]) return STATUS_OK;
     stream_sync(z->stream);
-    for (int u = unit, more = true; more; more = (u = z->unit[u].next) != 0)
+    for (int u = unit; u >= 0; u = zero_next_gathered(z, u))
         if (z->unit[u].ranks == z->world)
             TRY(zero_hash(z, slot + (size_t)z->unit[u].place * size, false, (size_t)zero_padded(z, u) * size,
                           &z->check->gathered[unit], err));

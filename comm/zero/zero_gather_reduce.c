@@ -109,13 +109,13 @@ static void gather_into_slot(struct zero *z, int unit)
     if (zero_offloads_params(z))
         zero_param_h2d(z, unit, true, z->stream);
     else
-        for (int u = unit, more = true; more; more = (u = zero_next(z, u)) != 0)
+        for (int u = unit; u >= 0; u = zero_next(z, u))
             stream_wait(z->stream, zero_is_offloaded(z, u) ? z->offload.h2d_done[u] : z->updated);
     stream_wait(z->stream, slot->released);
     char *staged = slot->staging;
     struct data_op ops[2 * UNIT_PARTS];
     int count = 0;
-    for (int u = unit, more = zero_parallel(z); more; more = (u = z->unit[u].next) != 0) {
+    for (int u = zero_parallel(z) ? unit : -1; u >= 0; u = zero_next_gathered(z, u)) {
         const void *own = zero_offloads_params(z) ? staged : zero_param(z, u, zero_own(z, u));
         if (zero_is_resident(z, u)) continue;
         ops[count++] = slices_op(z, COMM_PARAMETERS, u, own, zero_in_slot(z, slot, u), z->config.dtype);
@@ -146,7 +146,7 @@ static void gather_read_ahead(struct zero *z, int unit)
 static void fill_unit_params(struct zero *z, int unit, const struct gather_slot *slot, struct stream *stream,
                              struct unit_params *params)
 {
-    for (int u = unit, part = 0, more = true; more; more = (u = zero_next(z, u)) != 0, part++) {
+    for (int u = unit, part = 0; u >= 0 && part < UNIT_PARTS; u = zero_next(z, u), part++) {
         const int frozen = zero_frozen(z, u);
         const int64_t whole = zero_first(z, u);
         params->trained[part] = slot ? zero_in_slot(z, slot, u) : zero_param(z, u, whole);
@@ -163,7 +163,7 @@ static enum status gather_own(struct zero *z, int unit, enum param_pass pass, st
 {
     *params = (struct unit_params){.trained = {NULL}};
     if (!zero_gathers_on_demand(z)) {
-        for (int u = unit, more = true; more; more = (u = zero_next(z, u)) != 0) {
+        for (int u = unit; u >= 0; u = zero_next(z, u)) {
             stream_wait(stream, z->fetched[u]);
             if (zero_is_offloaded(z, u) && !zero_parallel(z)) stream_wait(stream, z->offload.h2d_done[u]);
         }
@@ -297,7 +297,7 @@ static void open_bucket(struct zero *z, int unit, struct bucket *bucket, bool ad
     const bool clears = bucket->unit >= 0 && !zero_alike(z, bucket->unit, unit);
     ASSERT(bucket->unit < 0 || !z->open[bucket->unit]);
     stream_wait(stream, bucket->reduced);
-    for (int u = unit, more = true; more; more = (u = zero_next(z, u)) != 0) {
+    for (int u = unit; u >= 0; u = zero_next(z, u)) {
         if (!zero_uses_bucket(z, u)) continue;
         if (adds)
             zero_offload_fill_bucket(z, u, bucket, stream);
@@ -321,7 +321,7 @@ static enum status grads(void *self, int unit, struct stream *stream, struct uni
     const bool later = z->micro > 0;
     bool buckets = false;
     *to = (struct unit_grads){.adds = zero_grads_home(z, unit) != GRADS_IN_BUCKET && later, .matrix_adds = later};
-    for (int u = unit, part = 0, more = true; more; more = (u = zero_next(z, u)) != 0, part++) {
+    for (int u = unit, part = 0; u >= 0 && part < UNIT_PARTS; u = zero_next(z, u), part++) {
         to->grads[part] = grads_of(z, u);
         to->matrix_sums[part] = zero_gives_matrix_sums(z, u) ? zero_grad(z, u, zero_first(z, u)) : NULL;
         buckets |= zero_uses_bucket(z, u);
@@ -457,7 +457,7 @@ static enum status grads_ready(void *self, int unit, struct stream *stream, stru
     ASSERT(z->open[unit]);
     z->open[unit] = false;
     if (z->last_micro && unit == zero_head(z)) zero_offload_read_ahead(z); /* backward has just begun */
-    for (int u = zero_next(z, unit); u; u = zero_next(z, u)) parts[count++] = u;
+    for (int u = zero_next(z, unit); u >= 0 && count < UNIT_PARTS; u = zero_next(z, u)) parts[count++] = u;
     while (count > 0) TRY(grads_of_unit_ready(z, parts[--count], stream, err));
     if (z->num_due && !waits_for_next(z, unit)) TRY(reduce_due(z, stream, err));
     return comm_status(z->comm, err);
@@ -507,7 +507,7 @@ static void gather_next(struct gather_order *order, int unit)
 {
     const struct zero *z = order->zero;
     int *held = &order->held[zero_slot(z, unit)];
-    for (int u = unit, more = *held != unit; more; more = (u = z->unit[u].next) != 0)
+    for (int u = *held != unit ? unit : -1; u >= 0; u = zero_next_gathered(z, u))
         order->elements += z->config.layout->slice[u] * (z->unit[u].ranks - 1);
     *held = unit;
 }

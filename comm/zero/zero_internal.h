@@ -463,10 +463,17 @@ static inline char *zero_in_slot(const struct zero *zero, const struct gather_sl
     return slot->memory + (size_t)zero->unit[unit].place * dtype_size(zero->config.dtype);
 }
 
-/* The next of the trained units that are acquired together; 0: none. */
+/* The next of the trained units that are acquired together; -1: none. */
 static inline int zero_next(const struct zero *zero, int unit)
 {
-    return zero->config.table->units[unit].next;
+    const int next = zero->config.table->units[unit].next;
+    return next ? next : -1;
+}
+
+/* The next of those that are gathered together: these, then their frozen tensors; -1: none. */
+static inline int zero_next_gathered(const struct zero *zero, int unit)
+{
+    return zero->unit[unit].next ? zero->unit[unit].next : -1;
 }
 
 /* Whether the trained units acquired with two others lie at the same places. */
@@ -475,7 +482,7 @@ static inline bool zero_alike(const struct zero *zero, int a, int b)
     while (tensor_units_alike(zero->config.table, a, b) && zero->unit[a].place == zero->unit[b].place) {
         a = zero_next(zero, a);
         b = zero_next(zero, b);
-        if (!a || !b) return !a && !b;
+        if (a < 0 || b < 0) return a == b;
     }
     return false;
 }

@@ -92,8 +92,7 @@ static void read_params_ahead(struct zero *z, int unit)
 
 void zero_read_ahead(struct zero *z, int unit)
 {
-    do read_params_ahead(z, unit);
-    while ((unit = z->unit[unit].next));
+    for (int u = unit; u >= 0; u = zero_next_gathered(z, u)) read_params_ahead(z, u);
 }
 
 static void params_h2d(struct zero *z, int unit, void *to)
@@ -111,13 +110,12 @@ void *zero_param_h2d(struct zero *z, int unit, bool together, struct stream *str
     struct gather_slot *slot = &z->slots[zero_slot(z, unit)];
     struct stream *h2d = z->offloaded_params.h2d;
     char *to = slot->staging;
-    for (int u = unit, more = true; more; u = z->unit[u].next) {
+    for (int u = unit; u >= 0; u = together ? zero_next_gathered(z, u) : -1) {
         stream_wait(h2d, z->offloaded_params.settled[u]);
         read_params_ahead(z, u); /* while the staging slice has its user */
         if (u == unit) await_params_staging(z, slot, h2d);
         params_h2d(z, u, to);
         to += zero_slice_bytes(z, u, z->config.dtype);
-        more = together && z->unit[u].next;
     }
     event_record(slot->staged, h2d);
     stream_wait(stream, slot->staged);
