@@ -480,7 +480,7 @@ const struct spec_key spec_keys[] = {
              "a step has the mean gradient of its targets, with any number of ranks; hint: mean")},
     {NOTICE("seq_parallel_communication_data_type", ANY, NULL, "there is no sequence parallelism")},
     {NOTICE("disable_allgather", BOOL, "false", "parameters are gathered by all-gather")},
-    {NOTICE("use_data_before_expert_parallelism", BOOL, "false", "expert parallelism is not supported")},
+    {NOTICE("use_data_before_expert_parallelism", BOOL, "false", "a rank's tokens are its own")},
     {NOTICE("zero_allow_untested_optimizer", BOOL, "false", "every optimizer here runs at every stage")},
     {NOTICE("zero_force_ds_cpu_optimizer", BOOL, "true", "the optimizer is ztrain's own on every device")},
     {NOTICE("graph_harvesting", BOOL, "false", "the step is planned ahead anyway")},
@@ -902,9 +902,8 @@ const struct spec_key spec_keys[] = {
     {REFUSED("expert_parallel", FOREIGN, NULL, "ztrain has it under another name; hint: moe.expert_parallel_size")},
     {SECTION("moe", "mixtures of experts")},
     {USED("moe.expert_parallel_size", INT(1, MAX_COUNT), spec.expert_parallel_size, "1", NOTICE,
-          "ranks that have all experts between them, each a part: tokens travel to experts and back, and experts are "
-          "gathered and reduced among the ranks that have the same ones (docs/experts.md); it divides the number of "
-          "ranks and that of experts")},
+          "ranks that have all experts between them, each a part; it divides the number of ranks and that of experts; "
+          "tokens travel to experts and back (docs/experts.md)")},
     {REFUSED("sequence_parallel_size", INT, "1",
              "there is no sequence parallelism; hint: remove the key; activation_checkpointing makes room for long "
              "sequences")},
