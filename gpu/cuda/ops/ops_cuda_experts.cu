@@ -280,25 +280,32 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) combine_
     }
 }
 
-/* Of CHOICES assignments of a token, which read dy once, and all rows before they write any: dye may be ye. */
+template <int V> constexpr int choices_at_a_time = V == 1 ? CHOICES / 2 : CHOICES;
+
+/* Of `most` assignments of a token, which read dy once, and all rows before they write any: dye may be ye. */
 template <typename T, int V>
 __device__ __forceinline__ void combine_bwd_choices(const struct combine_tokens_bwd_args &a, int64_t m, int64_t first)
 {
-    const int count = static_cast<int>(min(first + CHOICES, (m + 1) * a.k) - first);
-    float dots[CHOICES] = {};
+    constexpr int most = choices_at_a_time<V>;
+    const int count = static_cast<int>(min(first + most, (m + 1) * a.k) - first);
+    float dots[most] = {};
+    int places[most]; /* -1: none */
+#pragma unroll
+    for (int j = 0; j < most; j++) places[j] = j < count ? a.places[first + j] : -1;
+#pragma unroll 1
     for (int64_t c = lane_of() * V; c < a.C; c += WARP_SIZE * V) {
         float d[V];
-        struct pack<T, V> rows[CHOICES];
+        struct pack<T, V> rows[most];
         load(static_cast<const T *>(a.dy) + m * a.C + c, d);
 #pragma unroll
-        for (int j = 0; j < CHOICES; j++) {
-            if (j >= count || a.places[first + j] < 0) continue;
-            rows[j] = load_pack<V>(static_cast<const T *>(a.ye) + a.places[first + j] * a.C + c);
+        for (int j = 0; j < most; j++) {
+            if (places[j] < 0) continue;
+            rows[j] = load_pack<V>(static_cast<const T *>(a.ye) + places[j] * a.C + c);
             keep_packed(&rows[j]);
         }
 #pragma unroll
-        for (int j = 0; j < CHOICES; j++) {
-            if (j >= count || a.places[first + j] < 0) continue;
+        for (int j = 0; j < most; j++) {
+            if (places[j] < 0) continue;
             const float weight = a.weights[first + j];
             float x[V];
 #pragma unroll
@@ -306,11 +313,11 @@ __device__ __forceinline__ void combine_bwd_choices(const struct combine_tokens_
                 dots[j] = fmaf(d[v], to_float(rows[j].at[v]), dots[j]);
                 x[v] = d[v] * weight;
             }
-            store(static_cast<T *>(a.dye) + a.places[first + j] * a.C + c, x);
+            store(static_cast<T *>(a.dye) + places[j] * a.C + c, x);
         }
     }
 #pragma unroll
-    for (int j = 0; j < CHOICES; j++) {
+    for (int j = 0; j < most; j++) {
         const float dot = sum_over_lanes(dots[j], WARP_SIZE);
         if (lane_of() == 0 && j < count) a.dweights[first + j] = dot;
     }
@@ -320,7 +327,8 @@ template <typename T, int V>
 __global__ void __launch_bounds__(THREADS) combine_bwd_kernel(struct combine_tokens_bwd_args a)
 {
     each_item(a.M, [&](int64_t m) {
-        for (int64_t first = m * a.k; first < (m + 1) * a.k; first += CHOICES) combine_bwd_choices<T, V>(a, m, first);
+        for (int64_t first = m * a.k; first < (m + 1) * a.k; first += choices_at_a_time<V>)
+            combine_bwd_choices<T, V>(a, m, first);
     });
 }
 
