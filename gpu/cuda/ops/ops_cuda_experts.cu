@@ -280,7 +280,7 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) combine_
     }
 }
 
-template <int V> constexpr int choices_at_a_time = V == 1 ? CHOICES / 2 : CHOICES;
+template <int V> constexpr int choices_at_a_time = V == 1 ? 1 : CHOICES;
 
 /* Of `most` assignments of a token, which read dy once, and all rows before they write any: dye may be ye. */
 template <typename T, int V>
