@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from harness import LLAMA, USAGE, merged
+from harness import LLAMA, USAGE, documents, merged, write_megatron
 from test_experts import MODELS, QWEN3, numbers
 from test_models import tensors_of
 from test_skewed_routing import GPT_OSS as CHOOSING, by_group, changed_model, write_groups
@@ -89,6 +89,20 @@ def test_ranks_without_tokens_serve_the_others(folder, model, policy):
         assert len(found[-1]) > 3
     for other in found[1:]:
         assert other == pytest.approx(found[0], rel=2e-5)
+
+
+@pytest.mark.parametrize("micros", [1, 2])
+@pytest.mark.parametrize("ranks, parts", [(2, 2), (4, 2)])
+def test_training_on_documents_without_tokens(folder, ranks, parts, micros):
+    """A rank whose document is of one token, which predicts nothing, has gradients of its experts nevertheless, and only of these."""
+    write_megatron(folder.at("train"), [document if i % 5 < 2 else [0] for i, document in enumerate(documents(60))])
+    folder.data(10, seed=2, name="validation")
+    more = {"data": {"packing": False}, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": micros,
+            "model": {"config": QWEN3}, "train": {"epochs": 1, "max_steps": None}}
+    for stage, zero in [(0, {}), (1, {}), (2, {}), (3, {}), (3, OFFLOADS[2])]:
+        for size in (1, parts):
+            folder.train(changes_of("qwen3_moe", size, more, stage, zero), f"run-{size}-{stage}-{len(zero)}", ranks=ranks)
+        near(numbers(folder, f"run-{parts}-{stage}-{len(zero)}"), numbers(folder, f"run-1-{stage}-{len(zero)}"), 2e-5, end=2)
 
 
 def test_an_adapter_of_attention_beside_shared_experts(folder):
