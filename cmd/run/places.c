@@ -147,10 +147,11 @@ static enum status places_ask_driver(struct place_list *list, struct error *err)
 
 /* ---- before a start ------------------------------------------------------ */
 
-/* Whether `ranks` can share the run's batch. checkpoint: the run continues from it; NULL: it begins. */
+/* Whether `ranks` can share the batch and the experts. checkpoint: the run continues from it; NULL: it begins. */
 static bool places_fit(struct run_spec *spec, int ranks, int64_t batch, const struct checkpoint *checkpoint)
 {
     const int64_t virtual_ranks = spec->train.virtual_ranks;
+    if (ranks % spec->expert_parallel_size != 0) return false;
     if (virtual_ranks) return virtual_ranks % ranks == 0;
     if (checkpoint)
         return spec_resolve_batch_resumed(spec, ranks, "", checkpoint->spec, checkpoint->world, NULL) == STATUS_OK;

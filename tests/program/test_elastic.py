@@ -8,6 +8,7 @@ import time
 import pytest
 
 from harness import BadDisk, BROKEN, DATA, FINISHED, USAGE, children, wait_for_steps, wait_until
+from test_experts import QWEN3
 
 SLOW = "pread slow train.bin"  # so that the run does not end before it is killed
 # 12 samples a step = 4 virtual ranks x 3
@@ -44,6 +45,18 @@ def lost(folder, disk, how, spec, more=ELASTIC):
     disk.fails(SLOW, f"start {how} rank-3")
     kill_rank(process, 3)
     return process
+
+
+def test_ranks_that_can_share_experts(folder):
+    """3 ranks could share the batch, and not the experts."""
+    spec = {"model": {"config": QWEN3}, "moe": {"expert_parallel_size": 2}, "train": {"epochs": None, "max_steps": 30},
+            "checkpoint": SPEC["checkpoint"]}
+    disk = BadDisk(folder)
+    process = lost(folder, disk, "broken", spec)
+    wait_for(folder, process, "continuing on 2 of 4 ranks from step ")
+    disk.works()
+    assert folder.wait(process).code == FINISHED
+    assert [row["ranks"] for row in folder.metrics().kinds("resumed_from")][-1] == 2
 
 
 @pytest.mark.parametrize("how, reason", [("kill", "rank 3 failed twice without a newer checkpoint"),
