@@ -902,8 +902,8 @@ struct linear_products {
     const struct linear_bwd_input_args *bwd_input;
     const struct linear_bwd_weight_args *bwd_weight;
     int num_fwd, num_bwd_input, num_bwd_weight;
-    const struct grouped_linear_fwd_args
-        *grouped; /* gradients of x as grouped_linear_of_bwd_input(); offsets[E] is M */
+    /* gradients of x as grouped_linear_of_bwd_input(); offsets[E] is M */
+    const struct grouped_linear_fwd_args *grouped;
     int num_grouped;
 };
 

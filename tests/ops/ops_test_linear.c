@@ -470,7 +470,7 @@ static void swiglu_values(const struct harness *h, double *out)
         out[i] = limited_gate(h, i / h->c->N, i % h->c->N, 0, NULL);
 }
 
-/* pad: of the M rows so many are not there. */
+/* pad: the number of the M rows that are missing. */
 static const int32_t *rows_in(struct harness *h)
 {
     int32_t *rows = host_memory(h, sizeof *rows);
