@@ -224,11 +224,11 @@ static enum status sample_acquire_unit(void *self, int unit, enum param_pass pas
     const struct sample_model *m = self;
     const struct unit_info *units = m->table.units;
     *params = (struct unit_params){.trained = {NULL}};
-    for (int part = 0, u = unit;; u = units[u].next, part++) {
+    for (int part = 0, u = unit; u >= 0 && part < UNIT_PARTS; u = unit_next(&m->table, u), part++) {
         params->trained[part] = m->units[u];
         params->frozen[part] = units[u].frozen ? m->units[units[u].frozen] : NULL;
-        if (!units[u].next) return STATUS_OK;
     }
+    return STATUS_OK;
 }
 
 static void sample_release_unit(void *self, int unit, enum param_pass pass, struct stream *stream)

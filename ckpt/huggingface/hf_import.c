@@ -140,7 +140,7 @@ static const struct tensor_info *find_name(const struct huggingface_reader *impo
     return index ? &import->table->tensors[json_integer_value(index)] : NULL;
 }
 
-/* The number of the layer in a name, and in *rest what follows it; -1: there is none. */
+/* The number of the layer in a name; -1: it has none. *rest: what follows the number. */
 static int64_t layer_of_name(const char *name, const char **rest)
 {
     const char *layer = strstr(name, "layers.");

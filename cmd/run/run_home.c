@@ -92,7 +92,7 @@ enum status run_home_find(const struct run_spec *spec, const char *resume, struc
         return error_set(err, STATUS_USAGE, "run.dir and run.name: the path is longer than %zu bytes",
                          sizeof home->path - 1);
     fs_parent(home->path, above);
-    if (fs_find_dir(above, &there, STATUS_USAGE, err) != STATUS_OK) /* what is no folder is an error of the spec */
+    if (fs_find_dir(above, &there, STATUS_USAGE, err) != STATUS_OK) /* the spec names something else than a folder */
         return error_is_unreadable(err) && err->cause != EACCES ? (err->code = STATUS_CHECKPOINT)
                                                                 : error_hint(err, "%s", run_dir_hint);
     if (resume && !strcmp(resume, RUN_HOME_AUTO)) {

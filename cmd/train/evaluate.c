@@ -44,7 +44,7 @@ static enum status evaluate_stream(struct run *run, struct token_stream *stream,
     }
 }
 
-/* Puts the result into the position, the same on all ranks; rank 0 tells it. Without targets there is none. */
+/* Puts the result into the position, the same on all ranks; rank 0 logs it. Without targets it does nothing. */
 static enum status report(struct run *run, const struct evaluation *e, struct error *err)
 {
     struct train_position *position = &run->position;

@@ -323,6 +323,7 @@ static enum status grads(void *self, int unit, struct stream *stream, struct uni
     *to = (struct unit_grads){.adds = zero_grads_home(z, unit) != GRADS_IN_BUCKET && later, .matrix_adds = later};
     for (int u = unit, part = 0; u >= 0 && part < UNIT_PARTS; u = zero_next(z, u), part++) {
         to->grads[part] = grads_of(z, u);
+        to->numel[part] = z->config.table->units[u].numel / (z->world / z->unit[u].ranks);
         to->matrix_sums[part] = zero_gives_matrix_sums(z, u) ? zero_grad(z, u, zero_first(z, u)) : NULL;
         buckets |= zero_uses_bucket(z, u);
     }

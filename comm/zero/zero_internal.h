@@ -466,8 +466,7 @@ static inline char *zero_in_slot(const struct zero *zero, const struct gather_sl
 /* The next of the trained units that are acquired together; -1: none. */
 static inline int zero_next(const struct zero *zero, int unit)
 {
-    const int next = zero->config.table->units[unit].next;
-    return next ? next : -1;
+    return unit_next(zero->config.table, unit);
 }
 
 /* The next of those that are gathered together: these, then their frozen tensors; -1: none. */

@@ -132,7 +132,7 @@ static inline int64_t delta_channels(const struct delta_desc *delta)
 struct experts_desc {
     int64_t count, per_token; /* E, k; E 0: no layer has experts */
     int64_t inner_size;       /* I: columns of gate and of up each */
-    int64_t shared_size;      /* the same of the shared expert, which all tokens go to; 0: there is none */
+    int64_t shared_size;      /* of the expert that every token goes to; 0: the model has none */
     bool shared_gate;         /* its output is multiplied by the sigmoid of a product of the token (Qwen2) */
     bool fused;               /* gate and up of all experts are one tensor, and down; else each expert has three */
     bool interleaved;         /* gpt-oss: (E, in, out) with the columns gate, up, gate, up, …, biases, and a limit */

@@ -218,6 +218,13 @@ static inline int tensor_table_trained(const struct tensor_table *table)
     return table->num_units - table->num_frozen;
 }
 
+/* The next of the units that are acquired together; -1: none. */
+static inline int unit_next(const struct tensor_table *table, int unit)
+{
+    const int next = table->units[unit].next;
+    return next ? next : -1;
+}
+
 /* The last unit that is acquired: the head. */
 static inline int tensor_table_head(const struct tensor_table *table)
 {

@@ -174,7 +174,7 @@ static json_t *convert_any(struct spec_context *ctx, const struct spec_key *key,
     BUG("a node of kind %d", (int)node->kind);
 }
 
-/* A list, of which an only item may stand alone. */
+/* A list. A single item may stand without brackets. */
 static json_t *convert_one_or_each(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node,
                                    converter *convert)
 {

@@ -55,7 +55,7 @@ static enum status test_grads(void *self, int unit, struct stream *stream, struc
 {
     (void)stream, (void)err;
     const struct small_model *s = self;
-    *grads = (struct unit_grads){.grads = {s->grads + s->start[unit]}};
+    *grads = (struct unit_grads){.grads = {s->grads + s->start[unit]}, .numel = {s->table.units[unit].numel}};
     return STATUS_OK;
 }
 

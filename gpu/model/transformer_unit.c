@@ -17,15 +17,12 @@ enum status unit_grads(const struct pass *pass, struct unit *unit)
 {
     const struct param_verbs *verbs = pass->verbs;
     struct unit_grads *to = &unit->to;
-    const struct unit_info *units = pass->transformer->config.table->units;
     TRY(verbs->grads(verbs->self, unit->index, pass->stream, to, pass->err));
-    for (int u = unit->index, part = 0; pass->M == 0; u = units[u].next, part++) {
-        const int64_t ranks = part == UNIT_SELF ? 1 : transformer_expert_ranks(pass->transformer);
-        const size_t elements = (size_t)(units[u].numel / ranks); /* of shared experts a part is here */
+    for (int part = 0; pass->M == 0 && part < UNIT_PARTS && to->grads[part]; part++) {
+        const size_t elements = (size_t)to->numel[part];
         if (!to->adds) stream_fill_zero(pass->stream, to->grads[part], elements * sizeof(float));
         if (to->matrix_sums[part] && !to->matrix_adds)
             stream_fill_zero(pass->stream, to->matrix_sums[part], elements * dtype_size(DTYPE_BF16));
-        if (!units[u].next) break;
     }
     return STATUS_OK;
 }

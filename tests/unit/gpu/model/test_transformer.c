@@ -150,8 +150,10 @@ static enum status whole_grads(void *self, int unit, struct stream *stream, stru
     struct whole *whole = self;
     (void)stream;
     *grads = (struct unit_grads){.adds = whole->accumulate};
-    for (int u = unit, part = 0; part == 0 || u; u = whole->table->units[u].next)
+    for (int u = unit, part = 0; part == 0 || u; u = whole->table->units[u].next) {
+        grads->numel[part] = whole->table->units[u].numel;
         grads->grads[part++] = whole->grads[u];
+    }
     return whole_call(whole, err, "grads", "", unit);
 }
 

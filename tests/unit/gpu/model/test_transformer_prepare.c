@@ -278,6 +278,7 @@ static enum status memory_grads(void *self, int unit, struct stream *stream, str
     *grads = (struct unit_grads){.adds = memory->later && !summed, .matrix_adds = summed && memory->later};
     for (int u = unit, part = 0; part == 0 || u; u = memory->table->units[u].next, part++) {
         grads->grads[part] = memory->grads[u];
+        grads->numel[part] = memory->table->units[u].numel;
         grads->matrix_sums[part] = summed ? memory->sums[u] : NULL;
     }
     return STATUS_OK;
