@@ -38,7 +38,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 HEAD = "base_model.model.lm_head.weight"  # which PEFT's file has beside a tied embedding
 STILL = ["optimizer.params.lr=0", "optimizer.params.weight_decay=0", "train.max_steps=1"]
 OWN_MODES = {"gradients": (None, ["optimizer={{type: SGD, params: {{lr: 64.0, weight_decay: 0}}}}"]), "merged": (None, STILL)}
-MODES = {**{name: mode for name, mode in golden.MODES.items() if name != "bf16-states-nvme"},
+MODES = {**{name: mode for name, mode in golden.MODES.items() if name not in ("bf16-states-nvme", "shared-experts")},
          "block": (2, ["activation_checkpointing.policy=block"]), **OWN_MODES}
 
 
