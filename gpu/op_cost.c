@@ -26,7 +26,7 @@ static struct op_cost cost_bytes_of(int op, const void *args)
 #define BYTES_OPS(X) \
     X(norm_fwd) X(norm_bwd) X(head_norm_fwd) X(head_norm_bwd) X(rope) X(swap_heads) X(swiglu_fwd) X(swiglu_bwd) X(gate_fwd) X(gate_bwd) \
     X(attention_sink_fwd) X(attention_sink_bwd) \
-    X(route) X(route_bwd) X(sum_experts) X(permute_experts) X(gather_tokens) X(combine_tokens_bwd) \
+    X(route) X(route_bwd) X(sum_experts) X(permute_experts) X(gather_tokens) X(scale_rows_bwd) X(combine_bias_bwd) X(experts_swiglu_bwd) \
     X(tanh_fwd) X(tanh_bwd) X(causal_conv_fwd) X(causal_conv_bwd) X(cross_entropy) X(dropout) X(add) X(cast) \
     X(dequantize) X(sumsq) X(find_nonfinite) X(adam) \
     X(momentum) X(muon_momentum) X(muon_update)

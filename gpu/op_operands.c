@@ -134,12 +134,18 @@ OPERANDS(gather_tokens) = {TENSOR(gather_tokens, xe, OUT, DT, M, k, C), TENSOR(g
     TENSOR(gather_tokens, places, IN | SIDE, INDEX, M, k)};
 OPERANDS(combine_tokens) = {TENSOR(combine_tokens, y, INOUT, DT, M, C), TENSOR(combine_tokens, ye, IN, DT, M, k, C),
     TENSOR(combine_tokens, weights, IN | SIDE | MAYBE, F32, M, k),
-    TENSOR(combine_tokens, places, IN | SIDE, INDEX, M, k)};
-OPERANDS(combine_tokens_bwd) = {TENSOR(combine_tokens_bwd, dye, OUT, DT, M, k, C),
-    TENSOR(combine_tokens_bwd, dy, IN, DT, M, C), TENSOR(combine_tokens_bwd, ye, IN, DT, M, k, C),
-    TENSOR(combine_tokens_bwd, weights, IN | SIDE, F32, M, k),
-    TENSOR(combine_tokens_bwd, dweights, OUT | SIDE, F32, M, k),
-    TENSOR(combine_tokens_bwd, places, IN | SIDE, INDEX, M, k)};
+    TENSOR(combine_tokens, places, IN | SIDE | MAYBE, INDEX, M, k)};
+OPERANDS(scale_rows_bwd) = {TENSOR(scale_rows_bwd, dx, OUT, DT, M, C), TENSOR(scale_rows_bwd, dy, IN, DT, M, C),
+    TENSOR(scale_rows_bwd, x, IN, DT, M, C), TENSOR(scale_rows_bwd, weights, IN | SIDE, F32, M),
+    TENSOR(scale_rows_bwd, dweights, OUT | SIDE, F32, M)};
+OPERANDS(combine_bias_bwd) = {TENSOR(combine_bias_bwd, dweights, INOUT, F32, M, k),
+    TENSOR(combine_bias_bwd, bias, IN | SIDE, DT, E, C), TENSOR(combine_bias_bwd, dy, IN, DT, M, C),
+    TENSOR(combine_bias_bwd, experts, IN, INDEX, M, k)};
+OPERANDS(experts_swiglu_bwd) = {TIMES(experts_swiglu_bwd, dgate_up, OUT, DT, 4, M, F),
+    TENSOR(experts_swiglu_bwd, h, OUT, DT, M, F), TENSOR(experts_swiglu_bwd, dh, IN, DT, M, F),
+    TIMES(experts_swiglu_bwd, gate_up, IN, DT, 4, M, F), TENSOR(experts_swiglu_bwd, weights, IN | SIDE, F32, M),
+    TENSOR(experts_swiglu_bwd, dweights, OUT | SIDE, F32, M), TENSOR(experts_swiglu_bwd, places, IN | SIDE, INDEX, M),
+    TENSOR(experts_swiglu_bwd, row_weights, OUT | SIDE | MAYBE, F32, M)};
 OPERANDS(grouped_linear_fwd) = {TENSOR(grouped_linear_fwd, y, INOUT, DT, M, N), TENSOR(grouped_linear_fwd, x, IN, DT, M, K),
     TENSOR(grouped_linear_fwd, w, IN, DT, E, N, K), TENSOR(grouped_linear_fwd, bias, IN | SIDE | MAYBE, DT, E, N),
     FIXED(grouped_linear_fwd, offsets, IN | SIDE, OPERAND_OFFSETS)};
@@ -150,6 +156,7 @@ OPERANDS(grouped_linear_bwd_weight) = {
     TENSOR(grouped_linear_bwd_weight, dw, INOUT, AT(grouped_linear_bwd_weight, dw_dtype), E, N, K),
     TENSOR(grouped_linear_bwd_weight, dbias, INOUT | SIDE | MAYBE, F32, E, N),
     TENSOR(grouped_linear_bwd_weight, dy, IN, DT, M, N), TENSOR(grouped_linear_bwd_weight, x, IN, DT, M, K),
+    TENSOR(grouped_linear_bwd_weight, row_weights, IN | SIDE | MAYBE, F32, M),
     FIXED(grouped_linear_bwd_weight, offsets, IN | SIDE, OPERAND_OFFSETS)};
 OPERANDS(tanh_fwd) = {TENSOR(tanh_fwd, y, OUT, DT, n), TENSOR(tanh_fwd, x, IN, DT, n)};
 OPERANDS(tanh_bwd) = {TENSOR(tanh_bwd, dx, OUT, DT, n), TENSOR(tanh_bwd, dy, IN, DT, n),

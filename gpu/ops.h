@@ -417,15 +417,13 @@ struct gate_bwd_args {
     bool gelu;
 };
 
-/* The gradient of gate and up, laid out as gate_up; dgate_up may be gate_up. */
+/* The gradient of gate and up, of which there are F each in a row; without a limit. dgate_up may be gate_up. */
 struct swiglu_bwd_args {
     enum dtype dtype;
     int64_t M, F;
     void *dgate_up;
     const void *dh, *gate_up;
-    bool gelu, interleaved;
-    float limit, alpha;
-    const int32_t *rows;
+    bool gelu;
 };
 
 /* The ops that compute `gated` from y of a linear_fwd, and the gradient in `gate_up` from dx of a linear_bwd_input. */
@@ -437,8 +435,7 @@ static inline struct swiglu_fwd_args linear_gate_fwd(const struct linear_fwd_arg
 
 static inline struct swiglu_bwd_args linear_gate_bwd(const struct linear_bwd_input_args *a)
 {
-    struct swiglu_bwd_args gate = {a->dtype,      a->M,  a->K, a->gate_up, a->dx, a->gate_up,
-                                   a->gated_gelu, false, 0,    0,          NULL};
+    struct swiglu_bwd_args gate = {a->dtype, a->M, a->K, a->gate_up, a->dx, a->gate_up, a->gated_gelu};
     return gate;
 }
 
@@ -521,22 +518,47 @@ struct gather_tokens_args {
 struct combine_tokens_args {
     enum dtype dtype;
     int64_t M, k, C;
-    void *y;              /* dt (M, C) */
-    const void *ye;       /* dt (M · k, C) */
-    const float *weights; /* (M, k) or NULL: 1 */
-    const int32_t *places;
+    void *y;               /* dt (M, C) */
+    const void *ye;        /* dt (M · k, C) */
+    const float *weights;  /* (M, k) or NULL: 1 */
+    const int32_t *places; /* NULL: assignment i has place i */
     bool accumulate;
 };
 
-/* dye may be ye. The weight of what is left out has no gradient: 0. */
-struct combine_tokens_bwd_args {
+/* The gradients of combine_tokens for k = 1 without places, y = weights · x: dx may be x. */
+struct scale_rows_bwd_args {
     enum dtype dtype;
-    int64_t M, k, C;
-    void *dye;
-    const void *dy, *ye;
-    const float *weights;
-    float *dweights; /* (M, k) */
+    int64_t M, C;
+    void *dx;
+    const void *dy, *x;
+    const float *weights; /* (M) */
+    float *dweights;      /* (M) */
+};
+
+/* dweights[m, j] += bias[experts[m, j]] · dy[m]: experts add biases to their outputs. */
+struct combine_bias_bwd_args {
+    enum dtype dtype;
+    int64_t M, k, E, C;
+    float *dweights;        /* (M, k) */
+    const void *bias, *dy;  /* dt (E, C), (M, C) */
+    const int32_t *experts; /* (M, k) */
+};
+
+/* SwiGLU (swiglu_fwd) in backward, before the products with the down matrices: y = weight · (down · SwiGLU), and row
+ * places[i] of dh is the gradient of assignment i's SwiGLU without its weight, downᵀ · dy. Writes the gradient of gate
+ * and up; h, weight · SwiGLU, what dy is multiplied with for the gradient of down; dweights, SwiGLU · dh, 0 for place
+ * -1. dgate_up may be gate_up, h may be dh. */
+struct experts_swiglu_bwd_args {
+    enum dtype dtype;
+    int64_t M, F; /* M: assignments */
+    void *dgate_up, *h;
+    const void *dh, *gate_up;
+    bool interleaved;
+    float limit, alpha;
+    const float *weights; /* (M) */
+    float *dweights;      /* (M) */
     const int32_t *places;
+    float *row_weights; /* (M) by place, or NULL */
 };
 
 /* The products of linear_fwd, linear_bwd_input and linear_bwd_weight for each expert: its rows of x, y, dx and dy with
@@ -581,6 +603,7 @@ struct grouped_linear_bwd_weight_args {
     const void *dy, *x;
     const int32_t *offsets;
     bool accumulate, accumulate_dbias;
+    const float *row_weights; /* (M) of dy's rows, for dbias only; NULL: 1 */
 };
 
 /* *loss_sum += the sum over rows with target >= 0 of the cross-entropy of softmax(z) and of the row's wanted
@@ -858,7 +881,7 @@ struct muon_update_args {
     X(attention_sink_fwd) X(attention_sink_bwd) \
     X(causal_conv_fwd) X(causal_conv_bwd) X(delta_rule_fwd) X(delta_rule_bwd) \
     X(swiglu_fwd) X(swiglu_bwd) X(gate_fwd) X(gate_bwd) X(tanh_fwd) X(tanh_bwd) X(cross_entropy) X(add) \
-    X(route) X(route_bwd) X(sum_experts) X(permute_experts) X(gather_tokens) X(combine_tokens) X(combine_tokens_bwd) \
+    X(route) X(route_bwd) X(sum_experts) X(permute_experts) X(gather_tokens) X(combine_tokens) X(scale_rows_bwd) X(combine_bias_bwd) X(experts_swiglu_bwd) \
     X(grouped_linear_fwd) X(grouped_linear_bwd_input) X(grouped_linear_bwd_weight) \
     X(dropout) X(cast) X(dequantize) X(accumulate) X(sum_ranks) \
     X(sumsq) X(decide_step) X(find_nonfinite) X(adam) X(adam8) \

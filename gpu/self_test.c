@@ -65,7 +65,9 @@ static int32_t self_test_draw_index(struct bed *bed, const struct operand *o, co
     if (op == OP_permute_experts) return (int32_t)(i * STRIDE % args->permute_experts.E);
     if (op == OP_route || op == OP_route_bwd)
         return (int32_t)(i * STRIDE % (op == OP_route ? args->route.E : args->route_bwd.E));
-    if (op >= OP_gather_tokens && op <= OP_combine_tokens_bwd) return (int32_t)(i * STRIDE % n);
+    if (op == OP_combine_bias_bwd) return (int32_t)(i * STRIDE % args->combine_bias_bwd.E);
+    if (op == OP_gather_tokens || op == OP_combine_tokens || op == OP_experts_swiglu_bwd)
+        return (int32_t)(i * STRIDE % n);
     const bool backward = op == OP_embedding_bwd;
     const void *pointer = operand_pointer(o, (void *)(uintptr_t)args);
     if (pointer == (backward ? &args->embedding_bwd.types : &args->embedding_fwd.types))

@@ -168,9 +168,7 @@ CASES(swiglu_fwd) = {{.args.swiglu_fwd = {LIMITED, .F = F}, .scale = 2},
     {.args.swiglu_fwd = {LIMITED, .F = F + 3, .interleaved = true}, .scale = 2},
     {.args.swiglu_fwd = {.dtype = SAME, .M = M, .F = F}, .scale = 2},
     {.args.swiglu_fwd = {.dtype = SAME, .M = M, .F = F, .gelu = true}, .scale = 2}};
-CASES(swiglu_bwd) = {{.args.swiglu_bwd = {LIMITED, .F = F}, .scale = 2},
-    {.args.swiglu_bwd = {LIMITED, .F = F + 3, .interleaved = true}, .scale = 2},
-    {.args.swiglu_bwd = {.dtype = SAME, .M = M, .F = F}, .scale = 2},
+CASES(swiglu_bwd) = {{.args.swiglu_bwd = {.dtype = SAME, .M = M, .F = F}, .scale = 2},
     {.args.swiglu_bwd = {.dtype = SAME, .M = M, .F = F, .gelu = true}, .scale = 2}};
 CASES(gate_fwd) = {{.args.gate_fwd = {.dtype = SAME, .M = M, .C = F, .ld_gate = F + GAP}, .scale = 2},
     {.args.gate_fwd = {.dtype = SAME, .M = M, .C = F, .ld_gate = F, .ld_x = F + GAP, .gelu = true}, .scale = 2}};
@@ -190,10 +188,14 @@ CASES(sum_experts) = {{.args.sum_experts = {.E = 70, .scale = 0.5}, .dtypes = ON
 CASES(permute_experts) = {{.args.permute_experts = {.M = M, .E = 10, .k = 3}, .dtypes = ONCE},
     {.args.permute_experts = {.M = 1000, .E = ROUTE_MAX_EXPERTS, .k = 5}, .dtypes = ONCE}};
 CASES(gather_tokens) = {{.args.gather_tokens = {SAME, .M = M, .k = 3, .C = C}}, {.args.gather_tokens = {SAME, .M = M, .k = 2, .C = C + 3}}};
-CASES(combine_tokens) = {{.args.combine_tokens = {SAME, .M = M, .k = 3, .C = C, .weights = HERE}},
-    {.args.combine_tokens = {SAME, .M = M, .k = 2, .C = C + 3, .accumulate = true}}};
-CASES(combine_tokens_bwd) = {{.args.combine_tokens_bwd = {SAME, .M = M, .k = 3, .C = C}},
-    {.args.combine_tokens_bwd = {SAME, .M = M, .k = 2, .C = C + 3}}};
+CASES(combine_tokens) = {{.args.combine_tokens = {SAME, .M = M, .k = 3, .C = C, .weights = HERE, .places = HERE}},
+    {.args.combine_tokens = {SAME, .M = M, .k = 2, .C = C + 3, .places = HERE, .accumulate = true}},
+    {.args.combine_tokens = {SAME, .M = M, .k = 1, .C = C}}};
+CASES(scale_rows_bwd) = {{.args.scale_rows_bwd = {SAME, .M = M, .C = C}}, {.args.scale_rows_bwd = {SAME, .M = M, .C = C + 3}}};
+CASES(combine_bias_bwd) = {{.args.combine_bias_bwd = {SAME, .M = M, .k = 3, .E = 10, .C = C}}};
+CASES(experts_swiglu_bwd) = {{.args.experts_swiglu_bwd = {LIMITED, .F = F, .row_weights = HERE}, .scale = 2},
+    {.args.experts_swiglu_bwd = {LIMITED, .F = F + 3, .interleaved = true}, .scale = 2},
+    {.args.experts_swiglu_bwd = {.dtype = SAME, .M = M, .F = F}, .scale = 2}};
 
 /* Four experts, one without rows; tiles that are not whole, in both layouts of weights; rows of one expert that take
  * several tiles; gradients that are added. */
@@ -204,7 +206,7 @@ CASES(grouped_linear_bwd_input) = {{.args.grouped_linear_bwd_input = {GROUPED(M,
     {.args.grouped_linear_bwd_input = {GROUPED(200, 37, 133), .weights_in_out = true}}};
 CASES(grouped_linear_bwd_weight) = {{.args.grouped_linear_bwd_weight = {GROUPED(M, N, C)}},
     {.args.grouped_linear_bwd_weight = {GROUPED(200, 37, 133), .weights_in_out = true, .dbias = HERE}},
-    {.args.grouped_linear_bwd_weight = {GROUPED(M, N, C), .dbias = HERE, .accumulate = true, .accumulate_dbias = true}},
+    {.args.grouped_linear_bwd_weight = {GROUPED(M, N, C), .dbias = HERE, .row_weights = HERE, .accumulate = true, .accumulate_dbias = true}},
     {.args.grouped_linear_bwd_weight = {GROUPED(M, N, C), .dw_dtype = DTYPE_BF16, .accumulate = true}, .dtypes = 1 << DTYPE_BF16}};
 CASES(tanh_fwd) = {{.args.tanh_fwd = {.dtype = SAME, .n = COUNT}, .scale = 2}};
 CASES(tanh_bwd) = {{.args.tanh_bwd = {.dtype = SAME, .n = COUNT}, .scale = 0.9f}};

@@ -304,37 +304,68 @@ void adapter_experts_forward(const struct pass *pass, const struct unit *unit, e
     pass->transformer->device->ops->grouped_linear_fwd(pass->stream, &up);
 }
 
-bool adapter_experts_backward(const struct pass *pass, const struct unit *unit, enum tensor_role role,
-                              const struct grouped_linear_bwd_weight_args *product, void *dx)
+/* Fills lora_dxa = scale · dy · B. */
+static void experts_dxa(const struct pass *pass, const struct unit *unit, enum tensor_role role, int64_t r,
+                        struct grouped_linear_bwd_input_args input)
+{
+    const struct transformer *t = pass->transformer;
+    const struct tensor_info *b = experts_adapter(pass, unit, role, PART_LORA_B);
+    input.weights_in_out = input.accumulate = false;
+    input.K = r;
+    input.dx = t->lora_dxa;
+    input.w = adapter_param(pass, unit, b);
+    t->device->ops->grouped_linear_bwd_input(pass->stream, &input);
+    adapter_scale(pass, t->lora_dxa, input.M * r, b->lora_scale);
+}
+
+void adapter_experts_weights(const struct pass *pass, const struct unit *unit, enum tensor_role role,
+                             const struct grouped_linear_bwd_weight_args *product)
 {
     const struct transformer *t = pass->transformer;
     const struct tensor_info *a = experts_adapter(pass, unit, role, PART_LORA_A);
-    const struct tensor_info *b = experts_adapter(pass, unit, role, PART_LORA_B);
-    if (!a) return false;
-    const int64_t r = a->shape[1], N = product->N, K = product->K;
-    const struct grouped_linear_fwd_args forward = {
-        .dtype = t->dtype, .M = product->M, .K = K, .E = product->E, .x = product->x, .offsets = product->offsets};
+    if (!a) return;
+    const int64_t r = a->shape[1];
+    const struct grouped_linear_fwd_args forward = {.dtype = t->dtype,
+                                                    .M = product->M,
+                                                    .K = product->K,
+                                                    .E = product->E,
+                                                    .x = product->x,
+                                                    .offsets = product->offsets};
+    const struct grouped_linear_bwd_input_args input = {.dtype = t->dtype,
+                                                        .M = product->M,
+                                                        .N = product->N,
+                                                        .E = product->E,
+                                                        .dy = product->dy,
+                                                        .offsets = product->offsets};
     struct grouped_linear_bwd_weight_args weight = *product;
-    struct grouped_linear_bwd_input_args input = {
-        t->dtype,         false, product->M, N, r, product->E, t->lora_dxa, product->dy, adapter_param(pass, unit, b),
-        product->offsets, false};
     experts_down(pass, unit, a, forward);
     weight.weights_in_out = false;
     weight.dbias = NULL;
     weight.K = r;
-    weight.dw = adapter_grad(unit, b);
+    weight.dw = adapter_grad(unit, experts_adapter(pass, unit, role, PART_LORA_B));
     weight.x = t->lora_xa;
     t->device->ops->grouped_linear_bwd_weight(pass->stream, &weight);
-    t->device->ops->grouped_linear_bwd_input(pass->stream, &input);
-    adapter_scale(pass, t->lora_dxa, product->M * r, a->lora_scale);
-    weight.N = input.N = r;
-    weight.K = input.K = K;
+    experts_dxa(pass, unit, role, r, input);
+    weight.N = r;
+    weight.K = product->K;
     weight.dw = adapter_grad(unit, a);
-    weight.dy = input.dy = t->lora_dxa;
+    weight.dy = t->lora_dxa;
     weight.x = product->x;
-    input.dx = dx;
-    input.w = adapter_param(pass, unit, a);
     t->device->ops->grouped_linear_bwd_weight(pass->stream, &weight);
+}
+
+bool adapter_experts_input(const struct pass *pass, const struct unit *unit, enum tensor_role role,
+                           const struct grouped_linear_bwd_input_args *product)
+{
+    const struct transformer *t = pass->transformer;
+    const struct tensor_info *a = experts_adapter(pass, unit, role, PART_LORA_A);
+    struct grouped_linear_bwd_input_args input = *product;
+    if (!a) return false;
+    experts_dxa(pass, unit, role, a->shape[1], *product);
+    input.weights_in_out = false;
+    input.N = a->shape[1];
+    input.dy = t->lora_dxa;
+    input.w = adapter_param(pass, unit, a);
     t->device->ops->grouped_linear_bwd_input(pass->stream, &input);
     return true;
 }

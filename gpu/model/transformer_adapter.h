@@ -27,12 +27,14 @@ void adapter_forward(const struct pass *pass, const struct unit *unit, enum line
 void adapter_backward(const struct pass *pass, const struct unit *unit, enum linear which, int64_t first,
                       const struct linear_bwd_weight_args *product, void *dx, bool adds);
 
-/* The same of the experts' matrices of a role, whose adapters they look for. Backward: whether there are such, and dx
- * is written; it may be x. */
+/* The same of the experts' matrices of a role, whose adapters they look for. input: whether there are such, and dx is
+ * written. */
 void adapter_experts_forward(const struct pass *pass, const struct unit *unit, enum tensor_role role,
                              const struct grouped_linear_fwd_args *product);
-bool adapter_experts_backward(const struct pass *pass, const struct unit *unit, enum tensor_role role,
-                              const struct grouped_linear_bwd_weight_args *product, void *dx);
+void adapter_experts_weights(const struct pass *pass, const struct unit *unit, enum tensor_role role,
+                             const struct grouped_linear_bwd_weight_args *product);
+bool adapter_experts_input(const struct pass *pass, const struct unit *unit, enum tensor_role role,
+                           const struct grouped_linear_bwd_input_args *product);
 
 /* out (M, C) += scale · what the adapter of the token embedding adds; then its gradients from dout. */
 void adapter_embed(const struct pass *pass, const struct unit *unit, void *out);

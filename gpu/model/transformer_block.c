@@ -480,7 +480,7 @@ static void gated_forward(const struct pass *pass, const struct unit *unit, cons
 {
     const struct transformer *t = pass->transformer;
     if (layer_of(t, b)->sparse) {
-        experts_hidden(pass, unit, b);
+        experts_again(pass, unit, b);
         return;
     }
     struct swiglu_fwd_args args = {

@@ -6,8 +6,12 @@
  *     x ─► gate | up ─► SwiGLU ─► down (─► · sigmoid(x · scale)) ──────────────────────────────┘ the shared expert
  *
  * M · k rows go through the experts' products, however they are split: no size depends on data, so neither does what is
- * gathered or launched. An expert without rows gets a gradient of 0. `routed` has the gathered rows and then, in their
- * place, the outputs of down; backward gathers again. The shared expert's scale is a router that chooses one of one.
+ * gathered or launched. An expert without rows gets a gradient of 0. The shared expert's scale is a router that chooses
+ * one of one.
+ *
+ * No row of C elements is kept. `routed` has the gathered rows and then the outputs of down, in backward the rows of dy
+ * and then of x; `wide` has SwiGLU. With h = SwiGLU and y = w · (down · h), backward has downᵀ · dy first: times h that
+ * is w's gradient, times w the gradient of h; down's is dy · (w · h)ᵀ.
  *
  * Experts that R ranks share: each rank computes what its own give for the tokens of all, R · M · k rows at most. The
  * ranks' inputs and choices are gathered before, and what the experts gave is added up after, whatever was chosen:
@@ -123,9 +127,9 @@ static void grouped_forward(const struct pass *pass, const struct unit *unit, co
     adapter_experts_forward(pass, unit, p.weight, &args);
 }
 
-/* The gradients of weight and bias, unless they are frozen, then dx. */
-static void grouped_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
-                             struct expert_product p, void *dx, const void *dy, const void *x)
+/* The gradients of weight and bias, unless they are frozen. row_weights: of dy's rows, for the bias. */
+static void grouped_weights(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
+                            struct expert_product p, const void *dy, const void *x, const float *row_weights)
 {
     const struct transformer *t = pass->transformer;
     const bool sums = unit->to.matrix_sums[0] != NULL;
@@ -142,20 +146,27 @@ static void grouped_backward(const struct pass *pass, const struct unit *unit, c
                                                           .x = x,
                                                           .offsets = b->offsets,
                                                           .accumulate = sums ? unit->to.matrix_adds : unit->to.adds,
-                                                          .accumulate_dbias = unit->to.adds};
+                                                          .accumulate_dbias = unit->to.adds,
+                                                          .row_weights = row_weights};
     if (weight.dw) t->device->ops->grouped_linear_bwd_weight(pass->stream, &weight);
-    const bool adapted = adapter_experts_backward(pass, unit, p.weight, &weight, dx);
-    const struct grouped_linear_bwd_input_args input = {.dtype = t->dtype,
-                                                        .weights_in_out = weight.weights_in_out,
-                                                        .M = weight.M,
-                                                        .N = p.N,
-                                                        .K = p.K,
-                                                        .E = weight.E,
-                                                        .dx = dx,
-                                                        .dy = dy,
-                                                        .w = unit_param(t, unit, p.weight),
-                                                        .offsets = b->offsets,
-                                                        .accumulate = adapted};
+    adapter_experts_weights(pass, unit, p.weight, &weight);
+}
+
+static void grouped_input(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
+                          struct expert_product p, void *dx, const void *dy)
+{
+    const struct transformer *t = pass->transformer;
+    struct grouped_linear_bwd_input_args input = {.dtype = t->dtype,
+                                                  .weights_in_out = experts_of(t)->interleaved,
+                                                  .M = experts_rows(pass),
+                                                  .N = p.N,
+                                                  .K = p.K,
+                                                  .E = experts_here(t),
+                                                  .dx = dx,
+                                                  .dy = dy,
+                                                  .w = unit_param(t, unit, p.weight),
+                                                  .offsets = b->offsets};
+    input.accumulate = adapter_experts_input(pass, unit, p.weight, &input);
     t->device->ops->grouped_linear_bwd_input(pass->stream, &input);
 }
 
@@ -181,7 +192,7 @@ static void experts_gather(const struct pass *pass, const struct block_buffers *
 {
     const struct transformer *t = pass->transformer;
     const struct gather_tokens_args args = {
-        t->dtype, experts_tokens(pass), experts_of(t)->per_token, t->C, b->routed, x, b->places};
+        t->dtype, experts_tokens(pass), experts_of(t)->per_token, t->C, t->routed, x, b->places};
     t->device->ops->gather_tokens(pass->stream, &args);
 }
 
@@ -191,7 +202,7 @@ static void combine_routed(const struct pass *pass, const struct block_buffers *
 {
     const struct transformer *t = pass->transformer;
     const struct combine_tokens_args args = {
-        t->dtype, experts_tokens(pass), experts_of(t)->per_token, t->C, y, b->routed, weights, b->places, accumulate};
+        t->dtype, experts_tokens(pass), experts_of(t)->per_token, t->C, y, t->routed, weights, b->places, accumulate};
     t->device->ops->combine_tokens(pass->stream, &args);
 }
 
@@ -255,22 +266,27 @@ static void experts_return(const struct pass *pass, const struct block_buffers *
     if (pass->M > 0) t->device->ops->accumulate(pass->stream, &add);
 }
 
-/* From dy to the gradients of routed, in its place, and of the own tokens' weights, which are returned. */
-static const float *experts_return_backward(const struct pass *pass, const struct block_buffers *b, const void *dy)
+/* From dweights of all ranks' tokens to those of this rank's, with the part of the biases of down. */
+static const float *experts_own_dweights(const struct pass *pass, const struct unit *unit,
+                                         const struct block_buffers *b, const void *dy)
 {
     const struct transformer *t = pass->transformer;
-    const int64_t k = experts_of(t)->per_token;
+    const struct experts_desc *experts = experts_of(t);
     const bool shared = experts_shared(t);
-    const struct combine_tokens_bwd_args args = {t->dtype,    experts_tokens(pass),
-                                                 k,           t->C,
-                                                 b->routed,   experts_exchange(pass, dy),
-                                                 b->routed,   shared ? b->all_weights : b->weights,
-                                                 t->dweights, b->places};
-    t->device->ops->combine_tokens_bwd(pass->stream, &args);
-    if (!shared) return t->dweights;
-    const struct token_exchange sums = exchange_of(t, true, t->dweights, t->own_dweights, k, DTYPE_F32);
-    pass->verbs->exchange(pass->verbs->self, &sums, 1, pass->stream);
-    return t->own_dweights;
+    const struct token_exchange sums =
+        exchange_of(t, true, t->dweights, t->own_dweights, experts->per_token, DTYPE_F32);
+    const struct combine_bias_bwd_args bias = {.dtype = t->dtype,
+                                               .M = pass->M,
+                                               .k = experts->per_token,
+                                               .E = experts->count,
+                                               .C = t->C,
+                                               .dweights = shared ? t->own_dweights : t->dweights,
+                                               .bias = unit_param(t, unit, ROLE_EXPERT_DOWN_B),
+                                               .dy = dy,
+                                               .experts = b->choices};
+    if (shared) pass->verbs->exchange(pass->verbs->self, &sums, 1, pass->stream);
+    if (bias.bias && pass->M > 0) t->device->ops->combine_bias_bwd(pass->stream, &bias);
+    return bias.dweights;
 }
 
 /* ---- routing ------------------------------------------------------------- */
@@ -369,32 +385,14 @@ static void router_backward(const struct pass *pass, const struct unit *unit, st
 
 /* ---- forward ------------------------------------------------------------- */
 
-static struct swiglu_fwd_args experts_swiglu(const struct pass *pass, const struct block_buffers *b)
-{
-    const struct experts_desc *experts = experts_of(pass->transformer);
-    return (struct swiglu_fwd_args){
-        .dtype = pass->transformer->dtype,
-        .M = experts_rows(pass),
-        .F = experts->inner_size,
-        .h = b->hidden,
-        .gate_up = b->inner,
-        .interleaved = experts->interleaved,
-        .limit = (float)experts->limit,
-        .alpha = (float)experts->alpha,
-        .rows = experts_shared(pass->transformer) ? b->offsets + experts_here(pass->transformer) : NULL};
-}
-
 static bool has_shared_expert(const struct pass *pass, const struct block_buffers *b)
 {
     return b->shared_inner && pass->M > 0;
 }
 
-void experts_hidden(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
+void experts_again(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    const struct swiglu_fwd_args args = experts_swiglu(pass, b);
-    t->device->ops->swiglu_fwd(pass->stream, &args);
-    grouped_forward(pass, unit, b, down_of(t), b->routed, b->hidden);
     if (!has_shared_expert(pass, b)) return;
     const struct swiglu_fwd_args shared = {.dtype = t->dtype,
                                            .M = pass->M,
@@ -419,17 +417,29 @@ void experts_forward(const struct pass *pass, const struct unit *unit, const str
                                                experts_first(t)};
     t->device->ops->permute_experts(pass->stream, &order);
     experts_gather(pass, b, tokens);
-    grouped_forward(pass, unit, b, gate_up_of(t), b->inner, b->routed);
+    grouped_forward(pass, unit, b, gate_up_of(t), b->inner, t->routed);
     if (b->shared_scale) router_forward(pass, unit, scale_of(t, b), x);
     if (has_shared_expert(pass, b)) linear_forward(pass, unit, LINEAR_UP, b->shared_inner, x, b->shared_hidden);
-    experts_hidden(pass, unit, b);
+    experts_again(pass, unit, b);
 }
 
 void experts_combine(const struct pass *pass, const struct unit *unit, const struct block_buffers *b, void *y)
 {
     const struct transformer *t = pass->transformer;
-    const struct combine_tokens_args scaled = {t->dtype,        pass->M,       1,    t->C, y, b->shared_out,
-                                               b->shared_scale, t->own_places, false};
+    const struct experts_desc *experts = experts_of(t);
+    const struct swiglu_fwd_args gate = {.dtype = t->dtype,
+                                         .M = experts_rows(pass),
+                                         .F = experts->inner_size,
+                                         .h = t->wide,
+                                         .gate_up = b->inner,
+                                         .interleaved = experts->interleaved,
+                                         .limit = (float)experts->limit,
+                                         .alpha = (float)experts->alpha,
+                                         .rows = experts_shared(t) ? b->offsets + experts_here(t) : NULL};
+    const struct combine_tokens_args scaled = {t->dtype,      pass->M,         1,    t->C, y,
+                                               b->shared_out, b->shared_scale, NULL, false};
+    t->device->ops->swiglu_fwd(pass->stream, &gate);
+    grouped_forward(pass, unit, b, down_of(t), t->routed, t->wide);
     if (has_shared_expert(pass, b) && b->shared_scale)
         t->device->ops->combine_tokens(pass->stream, &scaled);
     else if (has_shared_expert(pass, b))
@@ -444,10 +454,10 @@ static void shared_backward(const struct pass *pass, const struct unit *unit, co
                             const void *dy, void *dx, const void *x)
 {
     const struct transformer *t = pass->transformer;
-    const struct combine_tokens_bwd_args scaled = {
-        t->dtype, pass->M, 1, t->C, b->shared_out, dy, b->shared_out, b->shared_scale, t->dweights, t->own_places};
+    const struct scale_rows_bwd_args scaled = {t->dtype,      pass->M,         t->C,       b->shared_out, dy,
+                                               b->shared_out, b->shared_scale, t->dweights};
     const void *dout = b->shared_scale ? b->shared_out : dy;
-    if (b->shared_scale) t->device->ops->combine_tokens_bwd(pass->stream, &scaled);
+    if (b->shared_scale) t->device->ops->scale_rows_bwd(pass->stream, &scaled);
     linear_backward(pass, unit, LINEAR_DOWN, t->wide, dout, b->shared_hidden, b->shared_inner);
     linear_backward(pass, unit, LINEAR_UP, dx, b->shared_inner, x, NULL);
     if (b->shared_scale) router_backward(pass, unit, scale_of(t, b), t->dweights, dx, x);
@@ -457,24 +467,31 @@ void experts_backward(const struct pass *pass, const struct unit *unit, const st
                       void *dx, const void *x)
 {
     const struct transformer *t = pass->transformer;
-    const struct swiglu_fwd_args forward = experts_swiglu(pass, b);
+    const struct experts_desc *experts = experts_of(t);
+    const struct experts_swiglu_bwd_args gate = {.dtype = t->dtype,
+                                                 .M = experts_rows(pass),
+                                                 .F = experts->inner_size,
+                                                 .dgate_up = b->inner,
+                                                 .h = t->wide,
+                                                 .dh = t->wide,
+                                                 .gate_up = b->inner,
+                                                 .interleaved = experts->interleaved,
+                                                 .limit = (float)experts->limit,
+                                                 .alpha = (float)experts->alpha,
+                                                 .weights = experts_shared(t) ? b->all_weights : b->weights,
+                                                 .dweights = t->dweights,
+                                                 .places = b->places,
+                                                 .row_weights = t->row_weights};
     ASSERT(dx != dy || pass->M == 0);
     if (has_shared_expert(pass, b)) shared_backward(pass, unit, b, dy, dx, x);
-    const float *dweights = experts_return_backward(pass, b, dy);
-    grouped_backward(pass, unit, b, down_of(t), t->wide, b->routed, b->hidden);
-    const struct swiglu_bwd_args gate = {.dtype = t->dtype,
-                                         .M = forward.M,
-                                         .F = forward.F,
-                                         .dgate_up = b->inner,
-                                         .dh = t->wide,
-                                         .gate_up = b->inner,
-                                         .interleaved = forward.interleaved,
-                                         .limit = forward.limit,
-                                         .alpha = forward.alpha,
-                                         .rows = forward.rows};
-    t->device->ops->swiglu_bwd(pass->stream, &gate);
+    experts_gather(pass, b, experts_exchange(pass, dy));
+    grouped_input(pass, unit, b, down_of(t), t->wide, t->routed);
+    t->device->ops->experts_swiglu_bwd(pass->stream, &gate);
+    grouped_weights(pass, unit, b, down_of(t), t->routed, t->wide, t->row_weights);
+    const float *dweights = experts_own_dweights(pass, unit, b, dy);
     experts_gather(pass, b, experts_exchange(pass, x));
-    grouped_backward(pass, unit, b, gate_up_of(t), b->routed, b->inner, b->routed);
+    grouped_weights(pass, unit, b, gate_up_of(t), b->inner, t->routed, NULL);
+    grouped_input(pass, unit, b, gate_up_of(t), t->routed, b->inner);
     experts_return(pass, b, dx, false, b->shared_inner != NULL);
     router_backward(pass, unit, router_of(pass, unit, b), dweights, dx, x);
 }
@@ -510,10 +527,7 @@ void experts_serve(const struct pass *pass, const struct unit *unit, int64_t blo
         experts_combine(pass, unit, b, none);
         return;
     }
-    if (again == RECOMPUTE_BLOCK)
-        experts_forward(pass, unit, b, none);
-    else if (again >= RECOMPUTE_MLP)
-        experts_hidden(pass, unit, b);
+    if (again == RECOMPUTE_BLOCK) experts_forward(pass, unit, b, none);
     experts_backward(pass, unit, b, none, none, none);
 }
 

@@ -4,13 +4,13 @@
 
 #include "gpu/model/transformer_unit.h"
 
-/* From x (M, C) to hidden, routed and shared_out: what each expert gives for its rows. */
+/* From x (M, C) to inner and shared_out. */
 void experts_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b, const void *x);
 
-/* The same from inner on. */
-void experts_hidden(const struct pass *pass, const struct unit *unit, const struct block_buffers *b);
+/* What policy mlp leaves of that for backward: from shared_inner to shared_out. */
+void experts_again(const struct pass *pass, const struct unit *unit, const struct block_buffers *b);
 
-/* y (M, C): what the experts of a token give, by their weights, and the shared one. */
+/* From inner to y (M, C): what the experts of a token give, by their weights, and the shared one. */
 void experts_combine(const struct pass *pass, const struct unit *unit, const struct block_buffers *b, void *y);
 
 /* From dy (M, C) to dx (M, C), the gradient of x; x as in forward. */

@@ -15,8 +15,7 @@
  *     res2          C s         C         norm2 (parallel: one for all blocks, not read)             block
  *     norm2         C s         C         weights of gate, up                                        norms
  *     inner         F or 2F s   4 C       GELU, SwiGLU; a gated unit's gradient is written over it   block; GELU: mlp
- *     hidden        F s         4 C       weights of down                                            mlp
- *     routed        k C s       -         the weights of the outputs of k experts                    mlp
+ *     hidden        F s         4 C       weights of down, but for experts                           mlp
  *     probs, …      E, k f      -         routing, and a shared expert's inner and output            block
  *     mean, rstd    4, or 2 f   4 f       norms (f: 4 bytes)                                         norms
  *     q, k_rstd     (H + KV) f  -         head norms, qk_norm only                                   norms
@@ -59,7 +58,8 @@ static float *layout_take_f32(struct arena *arena, int64_t rows, int64_t width)
 
 /* Elements of a row of a layer's buffers; 0: it has none. */
 struct layer_widths {
-    int64_t qkv, qk, kv, k_rstd, v_rstd, att, gated, lse, conv, core, core_rstd, hidden, inner, shared, scaled, routed;
+    int64_t qkv, qk, kv, k_rstd, v_rstd, att, gated, lse, conv, core, core_rstd, hidden, inner, shared, scaled, routed,
+        experts;
 };
 
 static struct layer_widths widths_of(const struct transformer *t, const struct layer_desc *layer)
@@ -73,8 +73,9 @@ static struct layer_widths widths_of(const struct transformer *t, const struct l
         widths.shared = F;
         widths.scaled = F && experts->shared_gate;
         widths.routed = experts->per_token * transformer_expert_ranks(t);
-        widths.hidden = widths.routed * experts->inner_size;
-        widths.inner = 2 * widths.hidden;
+        widths.experts = widths.routed * experts->inner_size;
+        widths.inner = 2 * widths.experts;
+        widths.hidden = 0;
     }
     if (layer->delta) {
         widths.qkv = delta_width(delta);
@@ -165,11 +166,12 @@ static void layout_routers(struct transformer *t, struct arena *arena)
                   E = experts->count, R = transformer_expert_ranks(t);
     if (R > 1) layout_exchanges(t, arena, R);
     t->router_logits = take_dt(t, arena, M, E);
+    t->routed = take_dt(t, arena, R * M * experts->per_token, t->C);
     t->dweights = layout_take_f32(arena, t->config.training ? R * M : 0, experts->per_token);
+    t->row_weights = layout_take_f32(arena, t->config.training && experts->interleaved ? R * M : 0, experts->per_token);
     t->correction = layout_take_f32(arena, experts->sigmoid ? t->L : 0, E);
     t->counts = layout_take_ints(arena, E);
     t->prob_sums = arena_take(arena, MEM_ACTIVATIONS, (size_t)E * sizeof *t->prob_sums);
-    t->own_places = layout_take_ints(arena, scaled);
     t->first_choice = layout_take_ints(arena, scaled);
 }
 
@@ -194,7 +196,6 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
         break;
     case RECOMPUTE_MLP:
         b->hidden = take_dt(t, arena, M, widths.hidden);
-        b->routed = take_dt(t, arena, M * widths.routed, t->C);
         b->shared_hidden = take_dt(t, arena, M, widths.shared);
         b->shared_out = take_dt(t, arena, M * widths.scaled, t->C);
         if (block_runs_up_again(t)) b->inner = take_dt(t, arena, M, widths.inner);
@@ -370,15 +371,17 @@ void transformer_layout(struct transformer *t, struct arena *arena)
         t->dbranch = differs ? take_dt(t, arena, M, t->C) : NULL;
         size_t stream_bytes = (size_t)M * (size_t)t->C * dtype_size(t->dtype);
         size_t second = (stream_bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
-        size_t wide_bytes = (size_t)M *
-                            (size_t)max64(max64(widths.qkv, max64(widths.hidden, widths.shared)), t->L * t->I) *
-                            dtype_size(t->dtype);
+        size_t wide_bytes =
+            (size_t)M *
+            (size_t)max64(max64(max64(widths.qkv, widths.experts), max64(widths.hidden, widths.shared)), t->L * t->I) *
+            dtype_size(t->dtype);
         size_t least = second + stream_bytes; /* of the final norm's input and output */
         t->wide = arena_take(arena, MEM_ACTIVATIONS, wide_bytes > least ? wide_bytes : least);
         t->final_res = t->wide;
         t->final_norm = t->wide ? (char *)t->wide + second : NULL;
     } else {
-        t->wide = take_dt(t, arena, M, config->desc->qkv_by_head || t->G ? widths.qkv : t->L * t->I);
+        const int64_t width = config->desc->qkv_by_head || t->G ? widths.qkv : t->L * t->I;
+        t->wide = take_dt(t, arena, M, max64(width, widths.experts));
         t->final_res = t->blocks[t->L - 1].res2;
         const struct block_buffers *last = &t->blocks[t->L - 1];
         t->final_norm = t->second_norm ? last->norm2 : t->norms_before ? last->norm1 : last->out1;
@@ -434,16 +437,6 @@ static enum status fill_rope_table(const struct transformer *t, const struct rop
     return STATUS_OK;
 }
 
-static void fill_own_places(const struct transformer *t, struct stream *stream)
-{
-    const int64_t M = t->config.batch.max_tokens;
-    int32_t *places = memory_alloc((size_t)M * sizeof *places);
-    for (int64_t m = 0; m < M; m++) places[m] = (int32_t)m;
-    stream_copy(stream, t->own_places, places, (size_t)M * sizeof *places);
-    stream_sync(stream);
-    free(places);
-}
-
 static void fill_no_choices(const struct transformer *t, struct stream *stream)
 {
     const size_t bytes =
@@ -459,7 +452,6 @@ enum status transformer_start(struct transformer *t, struct stream *stream, stru
 {
     const struct rope_desc *rope = &t->config.desc->rope;
     if (t->zeros) stream_fill_zero(stream, t->zeros, (size_t)layout_widths(t, NULL).kv * dtype_size(t->dtype));
-    if (t->own_places) fill_own_places(t, stream);
     if (t->no_choices) fill_no_choices(t, stream);
     TRY(fill_rope_table(t, rope, t->rope, 0, stream, err));
     TRY(fill_rope_table(t, rope, t->query_rope, rope->query_beta, stream, err));

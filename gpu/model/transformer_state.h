@@ -85,12 +85,11 @@ struct block_buffers {
     float *mean2, *rstd2; /* (M) */
     void *inner;          /* dt (M, F) before GELU, or (M, 2F) gate | up */
     void *hidden;         /* dt (M, F) the input of the down matrix */
-    /* of a layer with experts, else NULL; inner and hidden have k rows of 2 I and I elements for a token there. With
-     * experts that R ranks share these, places and routed are of R · M tokens, and offsets of this rank's experts. */
+    /* of a layer with experts, else NULL; inner has k rows of 2 I elements for a token there, and hidden is NULL. With
+     * experts that R ranks share inner and places are of R · M tokens, and offsets of this rank's experts. */
     float *probs, *weights, *router_lse;             /* (M, E), (M, k), (M): the last with z_coef only */
     int32_t *choices, *offsets, *places;             /* (M, k), (E + 1), (M · k) */
     float *all_weights;                              /* with experts that R ranks share, of their tokens: (R · M, k) */
-    void *routed;                                    /* dt (M · k, C) rows of experts: their inputs, then outputs */
     void *shared_inner, *shared_hidden, *shared_out; /* dt (M, 2F), (M, F), (M, C): the last with shared_gate only */
     float *shared_scale;                             /* (M) the same */
     void *out1, *out2;    /* dt (M, C) with norms after, else NULL: the inputs of these norms, which are attention's and
@@ -145,15 +144,16 @@ struct transformer {
     struct block_buffers *blocks; /* [L] owned; their memory: transformer_layout.c */
     void *delta;                  /* dt (M, max(C, H D)) forward: the next summand of the residual stream;
                                    * backward: gradients of norm outputs and of att */
-    void *wide;                   /* dt (M, max(W, F)) backward: gradients of qkv, inner, hidden; training only */
+    void *wide;                   /* dt (M, max(W, F, k I)) gradients of qkv, inner, hidden; experts' hidden */
     /* with experts, else NULL */
     void *router_logits;   /* dt (M, E), and their gradients */
+    void *routed;          /* dt (M · k, C), or (R · M · k, C): rows of experts, their inputs or outputs */
     float *dweights;       /* (M, k), or (R · M, k) */
+    float *row_weights;    /* the same by row: of experts with biases */
     float *correction;     /* (L, E) ROLE_ROUTER_CORRECTION in fp32: the caller has set it */
     int32_t *counts;       /* (E) of the micro-batch */
     double *prob_sums;     /* (E) */
-    int32_t *own_places;   /* (M) 0, 1, …: with shared_gate */
-    int32_t *first_choice; /* (M) 0: the same */
+    int32_t *first_choice; /* (M) 0: with shared_gate */
     /* with experts that R ranks share, else NULL */
     int32_t *all_choices, *no_choices; /* (R · M, k); (M, k) -1 */
     void *all_tokens;                 /* dt (R · M, C) their inputs or gradients, then what this rank's experts give */

@@ -37,6 +37,9 @@ double factor_of(const struct op_case *c);
 int weight_pairs(struct harness *h, struct gradient_pair *pairs);
 int input_and_weight_pairs(struct harness *h, struct gradient_pair *pairs);
 int input_pairs(struct harness *h, struct gradient_pair *pairs);
+
+/* Host: the places of M · KV assignments to five experts; -1 of `pad` of these. */
+int32_t *random_places(struct harness *h);
 enum dtype wide_dtype(struct harness *h);
 /* The number of the case's sequences, where they start (one more than that), the longest; sets the limits. */
 int sequences(struct harness *h, const int32_t **seq_start, int32_t *longest);

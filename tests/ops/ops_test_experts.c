@@ -234,7 +234,7 @@ static int32_t *ref_permute(struct harness *h, int64_t first, int64_t E, const i
     return places;
 }
 
-static int32_t *random_places(struct harness *h)
+int32_t *random_places(struct harness *h)
 {
     const int64_t n = h->c->M * h->c->KV, E = 5;
     if (!h->timing) return ref_permute(h, h->c->pad, E - h->c->pad, random_ints(h, n, E), NULL);
@@ -310,23 +310,25 @@ static void gather_tokens_reference(struct harness *h)
             h->y->expected[h->index_a[i / C] * C + i % C] = h->x->host[i / C / h->c->KV * C + i % C];
 }
 
-/* LOSS_ONLY: without weights */
+/* LOSS_ONLY: without weights; IN_OUT: without places */
 static void combine_tokens_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
     h->index_a = random_places(h);
+    for (int64_t i = 0; has(h, IN_OUT) && i < c->M * c->KV; i++) h->index_a[i] = (int32_t)i;
     h->x = input(h, "ye", c->M * c->KV * c->N);
     h->w = has(h, LOSS_ONLY) ? NULL : tensor_in(h, "weights", DTYPE_F32, c->M * c->KV, 1);
     h->y = output(h, "y", h->dtype, c->M * c->N);
-    h->args.combine_tokens = (struct combine_tokens_args){.dtype = h->dtype,
-                                                          .M = c->M,
-                                                          .k = c->KV,
-                                                          .C = c->N,
-                                                          .y = h->y->device,
-                                                          .ye = h->x->device,
-                                                          .weights = h->w ? h->w->device : NULL,
-                                                          .places = device_ints(h, h->index_a, c->M * c->KV),
-                                                          .accumulate = has(h, ACCUMULATE)};
+    h->args.combine_tokens =
+        (struct combine_tokens_args){.dtype = h->dtype,
+                                     .M = c->M,
+                                     .k = c->KV,
+                                     .C = c->N,
+                                     .y = h->y->device,
+                                     .ye = h->x->device,
+                                     .weights = h->w ? h->w->device : NULL,
+                                     .places = has(h, IN_OUT) ? NULL : device_ints(h, h->index_a, c->M * c->KV),
+                                     .accumulate = has(h, ACCUMULATE)};
 }
 
 static void ref_combine(const struct harness *h, double *y)
@@ -343,45 +345,60 @@ static void combine_tokens_reference(struct harness *h)
     ref_combine(h, h->y->expected);
 }
 
-static void combine_tokens_bwd_setup(struct harness *h)
+static void scale_rows_bwd_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    h->x = input(h, "x", c->M * c->N);
+    h->w = tensor_in(h, "weights", DTYPE_F32, c->M, 1);
+    h->dy = input(h, "dy", c->M * c->N);
+    h->dx = output_over(h, h->x, "dx", c->M * c->N);
+    h->dw = tensor_out(h, "dweights", DTYPE_F32, c->M, false);
+    h->args.scale_rows_bwd = (struct scale_rows_bwd_args){h->dtype,      c->M,         c->N,         h->dx->device,
+                                                          h->dy->device, h->x->device, h->w->device, h->dw->device};
+}
+
+static void scale_rows_bwd_reference(struct harness *h)
+{
+    const int64_t C = h->c->N;
+    for (int64_t i = 0; i < h->x->n; i++) h->dx->expected[i] = h->w->host[i / C] * h->dy->host[i];
+    for (int64_t m = 0; m < h->c->M; m++)
+        h->dw->expected[m] = sum_of_products(h->dy->host + m * C, h->x->host + m * C, C);
+}
+
+static double scale_rows_loss(struct harness *h)
+{
+    const int64_t C = h->c->N;
+    double loss = 0;
+    for (int64_t m = 0; m < h->c->M; m++)
+        loss += h->w->host[m] * sum_of_products(h->dy->host + m * C, h->x->host + m * C, C);
+    return loss;
+}
+
+static void combine_bias_bwd_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
     const int64_t n = c->M * c->KV;
-    h->index_a = random_places(h);
-    h->x = input(h, "ye", n * c->N);
-    h->w = tensor_in(h, "weights", DTYPE_F32, n, 1);
+    h->index_a = random_ints(h, n, c->H);
+    h->b = input(h, "bias", c->H * c->N);
     h->dy = input(h, "dy", c->M * c->N);
-    h->dx = output_over(h, h->x, "dye", n * c->N);
-    h->dw = tensor_out(h, "dweights", DTYPE_F32, n, false);
-    h->args.combine_tokens_bwd = (struct combine_tokens_bwd_args){
-        h->dtype,      c->M,         c->KV,        c->N,          h->dx->device,
-        h->dy->device, h->x->device, h->w->device, h->dw->device, device_ints(h, h->index_a, n)};
+    h->dw = output(h, "dweights", DTYPE_F32, n);
+    h->args.combine_bias_bwd = (struct combine_bias_bwd_args){.dtype = h->dtype,
+                                                              .M = c->M,
+                                                              .k = c->KV,
+                                                              .E = c->H,
+                                                              .C = c->N,
+                                                              .dweights = h->dw->device,
+                                                              .bias = h->b->device,
+                                                              .dy = h->dy->device,
+                                                              .experts = device_ints(h, h->index_a, n)};
 }
 
-static void combine_tokens_bwd_reference(struct harness *h)
+static void combine_bias_bwd_reference(struct harness *h)
 {
     const int64_t C = h->c->N, k = h->c->KV;
-    for (int64_t i = 0; i < h->c->M * k; i++) {
-        const double *dy = h->dy->host + i / k * C;
-        h->dw->expected[i] = 0;
-        if (h->index_a[i] < 0) continue;
-        h->dw->expected[i] = sum_of_products(dy, h->x->host + h->index_a[i] * C, C);
-        for (int64_t c = 0; c < C; c++) h->dx->expected[h->index_a[i] * C + c] = h->w->host[i] * dy[c];
-    }
-}
-
-static double combine_loss(struct harness *h)
-{
-    double *y = host_memory(h, (size_t)h->dy->n * sizeof *y);
-    ref_combine(h, y);
-    return sum_of_products(y, h->dy->host, h->dy->n);
-}
-
-static int combine_pairs(struct harness *h, struct gradient_pair *pairs)
-{
-    pairs[0] = (struct gradient_pair){h->x, h->dx};
-    pairs[1] = (struct gradient_pair){h->w, h->dw};
-    return 2;
+    start_sum(h, h->dw);
+    for (int64_t i = 0; i < h->dw->n; i++)
+        h->dw->expected[i] += sum_of_products(h->dy->host + i / k * C, h->b->host + h->index_a[i] * C, C);
 }
 
 /* ---- products ------------------------------------------------------------ */
@@ -476,9 +493,13 @@ static void grouped_linear_bwd_input_reference(struct harness *h)
 
 static double grouped_loss(struct harness *h)
 {
+    const int64_t N = h->c->N;
     double *y = host_memory(h, (size_t)h->dy->n * sizeof *y);
-    ref_grouped(h, h->x->host, h->db ? h->b->host : NULL, y);
-    return sum_of_products(y, h->dy->host, h->index_a[h->c->H] * h->c->N);
+    ref_grouped(h, h->x->host, NULL, y);
+    for (int64_t e = 0; h->db && e < h->c->H; e++)
+        for (int64_t i = h->index_a[e] * N; i < h->index_a[e + 1] * N; i++)
+            y[i] += h->b->host[e * N + i % N] * (h->rstd ? h->rstd->host[i / N] : 1);
+    return sum_of_products(y, h->dy->host, h->index_a[h->c->H] * N);
 }
 
 static int grouped_input_pairs(struct harness *h, struct gradient_pair *pairs)
@@ -487,6 +508,7 @@ static int grouped_input_pairs(struct harness *h, struct gradient_pair *pairs)
     return input_pairs(h, pairs);
 }
 
+/* RMS: with weights of rows, in rstd. */
 static void grouped_linear_bwd_weight_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
@@ -497,20 +519,23 @@ static void grouped_linear_bwd_weight_setup(struct harness *h)
     h->b = weight(h, "bias", c->H * c->N);
     h->dw = output(h, "dw", narrow ? DTYPE_BF16 : DTYPE_F32, c->H * c->N * c->K);
     h->db = has(h, BIAS) ? output(h, "dbias", DTYPE_F32, c->H * c->N) : NULL;
-    h->args.grouped_linear_bwd_weight = (struct grouped_linear_bwd_weight_args){.dtype = h->dtype,
-                                                                                .dw_dtype = h->dw->dtype,
-                                                                                .weights_in_out = has(h, IN_OUT),
-                                                                                .M = c->M,
-                                                                                .N = c->N,
-                                                                                .K = c->K,
-                                                                                .E = c->H,
-                                                                                .dw = h->dw->device,
-                                                                                .dbias = h->db ? h->db->device : NULL,
-                                                                                .dy = h->dy->device,
-                                                                                .x = h->x->device,
-                                                                                .offsets = offsets_in(h),
-                                                                                .accumulate = has(h, ACCUMULATE),
-                                                                                .accumulate_dbias = has(h, ACCUMULATE)};
+    h->rstd = has(h, RMS) ? tensor_in(h, "row_weights", DTYPE_F32, c->M, 1) : NULL;
+    h->args.grouped_linear_bwd_weight =
+        (struct grouped_linear_bwd_weight_args){.dtype = h->dtype,
+                                                .dw_dtype = h->dw->dtype,
+                                                .weights_in_out = has(h, IN_OUT),
+                                                .M = c->M,
+                                                .N = c->N,
+                                                .K = c->K,
+                                                .E = c->H,
+                                                .dw = h->dw->device,
+                                                .dbias = h->db ? h->db->device : NULL,
+                                                .dy = h->dy->device,
+                                                .x = h->x->device,
+                                                .offsets = offsets_in(h),
+                                                .accumulate = has(h, ACCUMULATE),
+                                                .accumulate_dbias = has(h, ACCUMULATE),
+                                                .row_weights = h->rstd ? h->rstd->device : NULL};
 }
 
 static void grouped_linear_bwd_weight_reference(struct harness *h)
@@ -525,7 +550,7 @@ static void grouped_linear_bwd_weight_reference(struct harness *h)
                 const double d = h->dy->host[i * c->N + j];
                 for (int64_t l = 0; l < c->K; l++)
                     dw[has(h, IN_OUT) ? l * c->N + j : j * c->K + l] += d * h->x->host[i * c->K + l];
-                if (h->db) h->db->expected[e * c->N + j] += d;
+                if (h->db) h->db->expected[e * c->N + j] += d * (h->rstd ? h->rstd->host[i] : 1);
             }
         }
     }
@@ -537,7 +562,8 @@ FORWARD(sum_experts);
 FORWARD(permute_experts);
 FORWARD(gather_tokens);
 FORWARD(combine_tokens);
-BACKWARD(combine_tokens_bwd, combine_loss, combine_pairs);
+FORWARD(combine_bias_bwd);
+BACKWARD(scale_rows_bwd, scale_rows_loss, input_and_weight_pairs);
 FORWARD(grouped_linear_fwd);
 BACKWARD(grouped_linear_bwd_input, grouped_loss, grouped_input_pairs);
 BACKWARD(grouped_linear_bwd_weight, grouped_loss, weight_pairs);

@@ -449,25 +449,26 @@ static bool is_limited(const struct harness *h)
     return has(h, BIAS);
 }
 
-/* h of the element (i, j) of F a row; with d, its gradient times d into `gradient`. */
-static double limited_gate(const struct harness *h, int64_t i, int64_t j, double d, double *gradient)
+/* SwiGLU of the element (i, j) of F a row; with d, its gradient times d into `gradient`. */
+static double swiglu_of(const struct harness *h, int64_t i, int64_t j, double d, double *gradient)
 {
     const int64_t F = h->c->N, row = i * 2 * F;
     const int64_t gate = row + (has(h, HALVES) ? 2 * j : j), up = has(h, HALVES) ? gate + 1 : gate + F;
-    const double x = h->x->host[gate], y = h->x->host[up], g = fmin(x, GATE_LIMIT),
-                 u = fmax(fmin(y, GATE_LIMIT), -GATE_LIMIT), s = ref_sigmoid(gate_alpha * g);
+    const double most = is_limited(h) ? GATE_LIMIT : (double)INFINITY, alpha = is_limited(h) ? gate_alpha : 1,
+                 one = is_limited(h) ? 1 : 0, x = h->x->host[gate], y = h->x->host[up], g = fmin(x, most),
+                 u = fmax(fmin(y, most), -most), s = ref_sigmoid(alpha * g);
     if (gradient) {
-        gradient[gate] = x > GATE_LIMIT ? 0 : d * (u + 1) * (s + gate_alpha * g * s * (1 - s));
-        gradient[up] = fabs(y) > GATE_LIMIT ? 0 : d * g * s;
+        gradient[gate] = x > most ? 0 : d * (u + one) * (s + alpha * g * s * (1 - s));
+        gradient[up] = fabs(y) > most ? 0 : d * g * s;
     }
-    return g * s * (u + 1);
+    return g * s * (u + one);
 }
 
 static void swiglu_values(const struct harness *h, double *out)
 {
     if (!is_limited(h)) gate_values(h, h->c->N, h->x->host, out);
     for (int64_t i = 0; is_limited(h) && i < h->c->M * h->c->N; i++)
-        out[i] = limited_gate(h, i / h->c->N, i % h->c->N, 0, NULL);
+        out[i] = swiglu_of(h, i / h->c->N, i % h->c->N, 0, NULL);
 }
 
 /* pad: the number of the M rows that are missing. */
@@ -478,21 +479,16 @@ static const int32_t *rows_in(struct harness *h)
     return h->c->pad ? device_ints(h, rows, 1) : NULL;
 }
 
-static void leave_rows_out(const struct harness *h, struct tensor *t)
+static struct tensor *swiglu_input(struct harness *h, int64_t rows)
 {
-    for (int64_t i = t->n / (h->c->M + !h->c->M) * (h->c->M - h->c->pad); i < t->n; i++) t->expected[i] = NAN;
-}
-
-static struct tensor *swiglu_input(struct harness *h)
-{
-    return tensor_in(h, "gate_up", h->dtype, h->c->M * 2 * h->c->N, has(h, EXTREME) ? 30 : is_limited(h) ? 2 : 1);
+    return tensor_in(h, "gate_up", h->dtype, rows * 2 * h->c->N, has(h, EXTREME) ? 30 : is_limited(h) ? 2 : 1);
 }
 
 static void swiglu_fwd_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
     h->limits.F = c->N;
-    h->x = swiglu_input(h);
+    h->x = swiglu_input(h, c->M);
     h->y = tensor_out(h, "h", h->dtype, c->M * c->N, false);
     h->args.swiglu_fwd =
         (struct swiglu_fwd_args){h->dtype,          c->M,         c->N,           h->y->device,
@@ -503,28 +499,23 @@ static void swiglu_fwd_setup(struct harness *h)
 static void swiglu_fwd_reference(struct harness *h)
 {
     swiglu_values(h, h->y->expected);
-    leave_rows_out(h, h->y);
+    for (int64_t i = (h->c->M - h->c->pad) * h->c->N; i < h->y->n; i++) h->y->expected[i] = NAN;
 }
 
 static void swiglu_bwd_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
     h->limits.F = c->N;
-    h->x = swiglu_input(h);
+    h->x = swiglu_input(h, c->M);
     h->dy = input(h, "dh", c->M * c->N);
     h->dx = output_over(h, h->x, "dgate_up", c->M * 2 * c->N);
-    h->args.swiglu_bwd = (struct swiglu_bwd_args){h->dtype,          c->M,           c->N,
-                                                  h->dx->device,     h->dy->device,  h->x->device,
-                                                  has(h, GELU),      has(h, HALVES), is_limited(h) ? GATE_LIMIT : 0,
-                                                  (float)gate_alpha, rows_in(h)};
+    h->args.swiglu_bwd =
+        (struct swiglu_bwd_args){h->dtype, c->M, c->N, h->dx->device, h->dy->device, h->x->device, has(h, GELU)};
 }
 
 static void swiglu_bwd_reference(struct harness *h)
 {
-    if (!is_limited(h)) gate_gradient(h, h->c->N, h->x->host, h->dy->host, h->dx->expected);
-    for (int64_t i = 0; is_limited(h) && i < h->dy->n; i++)
-        limited_gate(h, i / h->c->N, i % h->c->N, h->dy->host[i], h->dx->expected);
-    leave_rows_out(h, h->dx);
+    gate_gradient(h, h->c->N, h->x->host, h->dy->host, h->dx->expected);
 }
 
 static double swiglu_loss(struct harness *h)
@@ -532,6 +523,64 @@ static double swiglu_loss(struct harness *h)
     double *y = host_memory(h, (size_t)h->dy->n * sizeof *y);
     swiglu_values(h, y);
     return sum_of_products(y, h->dy->host, h->dy->n);
+}
+
+/* pad: of the five experts some are another rank's. With a limit, the weights by row are asked for. */
+static void experts_swiglu_bwd_setup(struct harness *h)
+{
+    const struct op_case *c = h->c;
+    const int64_t n = c->M * c->KV;
+    h->limits.F = c->N;
+    h->limits.max_expert_rows = n;
+    h->index_a = random_places(h);
+    h->x = swiglu_input(h, n);
+    h->dy = input(h, "dh", n * c->N);
+    h->w = tensor_in(h, "weights", DTYPE_F32, n, 1);
+    h->dx = output_over(h, h->x, "dgate_up", n * 2 * c->N);
+    h->y = output_over(h, h->dy, "h", n * c->N);
+    h->dw = tensor_out(h, "dweights", DTYPE_F32, n, false);
+    h->dw->tolerance = h->dtype == DTYPE_F32 ? 0 : 1e-3; /* of sigmoids for 16 bits */
+    h->rstd = is_limited(h) ? tensor_out(h, "row_weights", DTYPE_F32, n, false) : NULL;
+    h->args.experts_swiglu_bwd = (struct experts_swiglu_bwd_args){.dtype = h->dtype,
+                                                                  .M = n,
+                                                                  .F = c->N,
+                                                                  .dgate_up = h->dx->device,
+                                                                  .h = h->y->device,
+                                                                  .dh = h->dy->device,
+                                                                  .gate_up = h->x->device,
+                                                                  .interleaved = has(h, HALVES),
+                                                                  .limit = is_limited(h) ? GATE_LIMIT : 0,
+                                                                  .alpha = (float)gate_alpha,
+                                                                  .weights = h->w->device,
+                                                                  .dweights = h->dw->device,
+                                                                  .places = device_ints(h, h->index_a, n),
+                                                                  .row_weights = h->rstd ? h->rstd->device : NULL};
+}
+
+static void experts_swiglu_bwd_reference(struct harness *h)
+{
+    const int64_t F = h->c->N;
+    for (int64_t i = 0; i < h->w->n; i++) {
+        const int64_t row = h->index_a[i];
+        const double weight = h->w->host[i];
+        h->dw->expected[i] = 0;
+        if (row < 0) continue;
+        for (int64_t j = 0; j < F; j++) {
+            const double d = h->dy->host[row * F + j], value = swiglu_of(h, row, j, weight * d, h->dx->expected);
+            h->dw->expected[i] += value * d;
+            h->y->expected[row * F + j] = weight * value;
+        }
+        if (h->rstd) h->rstd->expected[row] = weight;
+    }
+}
+
+static double experts_swiglu_loss(struct harness *h)
+{
+    double loss = 0;
+    for (int64_t i = 0; i < h->w->n; i++)
+        for (int64_t j = 0; h->index_a[i] >= 0 && j < h->c->N; j++)
+            loss += h->w->host[i] * swiglu_of(h, h->index_a[i], j, 0, NULL) * h->dy->host[h->index_a[i] * h->c->N + j];
+    return loss;
 }
 
 /* ---- tanh ---------------------------------------------------------------- */
@@ -579,5 +628,6 @@ FORWARD(gate_fwd);
 BACKWARD(gate_bwd, gate_loss, gate_pairs);
 FORWARD(swiglu_fwd);
 BACKWARD(swiglu_bwd, swiglu_loss, input_pairs);
+BACKWARD(experts_swiglu_bwd, experts_swiglu_loss, input_and_weight_pairs);
 FORWARD(tanh_fwd);
 BACKWARD(tanh_bwd, tanh_loss, input_pairs);

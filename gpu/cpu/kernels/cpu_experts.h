@@ -185,8 +185,9 @@ static ALWAYS_INLINE void combine_tokens_rows(const struct combine_tokens_args *
         for (int64_t c = 0; c < a->C; c += VF) {
             vf sum = a->accumulate ? vf_get(y, c, a->C, dtype) : vf_zero();
             for (int64_t i = m * a->k; i < (m + 1) * a->k; i++) {
-                if (a->places[i] < 0) continue;
-                const vf x = vf_get(at(a->ye, a->places[i] * a->C, dtype), c, a->C, dtype);
+                const int64_t place = a->places ? a->places[i] : i;
+                if (place < 0) continue;
+                const vf x = vf_get(at(a->ye, place * a->C, dtype), c, a->C, dtype);
                 sum = vf_fma(vf_set(a->weights ? a->weights[i] : 1), x, sum);
             }
             vf_put(y, c, a->C, sum, dtype);
@@ -196,21 +197,64 @@ static ALWAYS_INLINE void combine_tokens_rows(const struct combine_tokens_args *
 
 OP_IN_PARTS(combine_tokens, a->M * a->k * a->C, a->M, 1, WITH_DTYPE(a->dtype, combine_tokens_rows(a, part, DT)))
 
-static ALWAYS_INLINE void combine_tokens_bwd_rows(const struct combine_tokens_bwd_args *a, struct range rows,
-                                                  enum dtype dtype)
+static ALWAYS_INLINE void scale_rows_bwd_rows(const struct scale_rows_bwd_args *a, struct range rows, enum dtype dtype)
 {
-    for (int64_t i = rows.first; i < rows.end; i++) {
-        const void *dy = at(a->dy, i / a->k * a->C, dtype), *ye = at(a->ye, a->places[i] * a->C, dtype);
-        void *dye = at(a->dye, a->places[i] * a->C, dtype);
+    for (int64_t m = rows.first; m < rows.end; m++) {
+        const void *dy = at(a->dy, m * a->C, dtype), *x = at(a->x, m * a->C, dtype);
         vf dot = vf_zero();
-        for (int64_t c = 0; a->places[i] >= 0 && c < a->C; c += VF) {
+        for (int64_t c = 0; c < a->C; c += VF) {
             const vf d = vf_get(dy, c, a->C, dtype);
-            dot = vf_fma(d, vf_get(ye, c, a->C, dtype), dot);
-            vf_put(dye, c, a->C, d * a->weights[i], dtype);
+            dot = vf_fma(d, vf_get(x, c, a->C, dtype), dot);
+            vf_put(at(a->dx, m * a->C, dtype), c, a->C, d * a->weights[m], dtype);
         }
-        a->dweights[i] = vf_sum(dot);
+        a->dweights[m] = vf_sum(dot);
     }
 }
 
-OP_IN_PARTS(combine_tokens_bwd, a->M * a->k * a->C, a->M * a->k, 1,
-            WITH_DTYPE(a->dtype, combine_tokens_bwd_rows(a, part, DT)))
+OP_IN_PARTS(scale_rows_bwd, a->M * a->C, a->M, 1, WITH_DTYPE(a->dtype, scale_rows_bwd_rows(a, part, DT)))
+
+static ALWAYS_INLINE void combine_bias_bwd_rows(const struct combine_bias_bwd_args *a, struct range rows,
+                                                enum dtype dtype)
+{
+    for (int64_t i = rows.first; i < rows.end; i++) {
+        const void *dy = at(a->dy, i / a->k * a->C, dtype), *bias = at(a->bias, a->experts[i] * a->C, dtype);
+        vf dot = vf_zero();
+        for (int64_t c = 0; c < a->C; c += VF)
+            dot = vf_fma(vf_get(dy, c, a->C, dtype), vf_get(bias, c, a->C, dtype), dot);
+        a->dweights[i] += vf_sum(dot);
+    }
+}
+
+OP_IN_PARTS(combine_bias_bwd, a->M * a->k * a->C, a->M * a->k, 1,
+            WITH_DTYPE(a->dtype, combine_bias_bwd_rows(a, part, DT)))
+
+static ALWAYS_INLINE void experts_swiglu_bwd_row(const struct experts_swiglu_bwd_args *a, int64_t i, enum dtype dtype)
+{
+    const int64_t row = a->places[i];
+    const void *dh = at(a->dh, row * a->F, dtype), *from = at(a->gate_up, row * 2 * a->F, dtype);
+    void *h = at(a->h, row * a->F, dtype), *to = at(a->dgate_up, row * 2 * a->F, dtype);
+    const vf weight = vf_set(a->weights[i]);
+    vf dot = vf_zero();
+    if (a->row_weights) a->row_weights[row] = a->weights[i];
+    for (int64_t j = 0; j < a->F; j += VF) {
+        const struct gate_pair pair = gate_pair_get(from, j, a->F, a->interleaved, dtype);
+        const vf d = vf_get(dh, j, a->F, dtype);
+        const struct swiglu_parts s = swiglu_parts(pair, a->limit, a->alpha, dtype);
+        dot = vf_fma(s.h, d, dot);
+        gate_pair_put(to, j, a->F, a->interleaved, (struct gate_pair){weight * d * s.dgate, weight * d * s.dup}, dtype);
+        vf_put(h, j, a->F, weight * s.h, dtype);
+    }
+    a->dweights[i] = vf_sum(dot);
+}
+
+static void experts_swiglu_bwd_part(const struct experts_swiglu_bwd_args *a, struct range part)
+{
+    ASSERT(a->limit > 0 || !a->interleaved);
+    for (int64_t i = part.first; i < part.end; i++)
+        if (a->places[i] < 0)
+            a->dweights[i] = 0;
+        else
+            WITH_DTYPE(a->dtype, experts_swiglu_bwd_row(a, i, DT));
+}
+
+OP_IN_PARTS(experts_swiglu_bwd, a->M * a->F, a->M, 1, experts_swiglu_bwd_part(a, part))

@@ -141,6 +141,20 @@ static void op_grouped_linear_bwd_input(struct stream *stream, const struct grou
     if (a->M > 0) grouped_product(stream, &g);
 }
 
+static ALWAYS_INLINE void grouped_bias_sums(const struct grouped_linear_bwd_weight_args *a, int64_t expert,
+                                            struct range columns, enum dtype dtype)
+{
+    float *sums = a->dbias + expert * a->N;
+    for (int64_t j = columns.first; j < columns.end; j += VF) {
+        vf sum = a->accumulate_dbias ? vf_get(sums, j, columns.end, DTYPE_F32) : vf_zero();
+        for (int64_t i = a->offsets[expert]; i < a->offsets[expert + 1]; i++) {
+            const vf d = vf_get(at(a->dy, i * a->N, dtype), j, columns.end, dtype);
+            sum = a->row_weights ? vf_fma(vf_set(a->row_weights[i]), d, sum) : sum + d;
+        }
+        vf_put(sums, j, columns.end, sum, DTYPE_F32);
+    }
+}
+
 static void op_grouped_linear_bwd_weight(struct stream *stream, const struct grouped_linear_bwd_weight_args *a)
 {
     enum { COLUMNS = 64 };
@@ -161,9 +175,7 @@ static void op_grouped_linear_bwd_weight(struct stream *stream, const struct gro
     if (!a->dbias) return;
 #pragma omp parallel for schedule(dynamic) if (a->M * a->N > WORTH_THREADS)
     for (int64_t i = 0; i < a->E * ranges; i++) {
-        const int64_t expert = i / ranges, first = a->offsets[expert];
         const struct range columns = {i % ranges * COLUMNS, min64((i % ranges + 1) * COLUMNS, a->N)};
-        WITH_DTYPE(a->dtype, norm_column_sums(a->dbias + expert * a->N, at(a->dy, first * a->N, DT), a->N,
-                                              a->offsets[expert + 1] - first, columns, DT, a->accumulate_dbias));
+        WITH_DTYPE(a->dtype, grouped_bias_sums(a, i / ranges, columns, DT));
     }
 }

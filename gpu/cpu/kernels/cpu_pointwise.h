@@ -109,48 +109,64 @@ static ALWAYS_INLINE void gate_bwd_rows(const struct gate_bwd_args *a, struct ra
 OP_IN_PARTS(gate_bwd, a->M * a->C, a->M, 1,
             WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, gate_bwd_rows(a, part, DT, GELU ? GATE_GELU : GATE_SIGMOID))))
 
-/* Gates and ups from j on of a row of F of each: what it holds, or with `save` what it gets. */
-static ALWAYS_INLINE void swiglu_pairs(void *row, int64_t j, int64_t F, bool interleaved, vf *gate, vf *up, bool save,
-                                       enum dtype dtype)
+struct gate_pair {
+    vf gate, up;
+};
+
+/* From j on, of a row of F of each. */
+static ALWAYS_INLINE struct gate_pair gate_pair_get(const void *row, int64_t j, int64_t F, bool interleaved,
+                                                    enum dtype dtype)
 {
-    float gates[VF], ups[VF];
-    vf_store(gates, 0, *gate, DTYPE_F32);
-    vf_store(ups, 0, *up, DTYPE_F32);
+    float gates[VF] = {0}, ups[VF] = {0};
+    if (!interleaved) return (struct gate_pair){vf_get(row, j, F, dtype), vf_get(at(row, F, dtype), j, F, dtype)};
     for (int64_t i = 0; i < VF && j + i < F; i++) {
-        const int64_t g = interleaved ? 2 * (j + i) : j + i, u = interleaved ? g + 1 : g + F;
-        if (save) {
-            dtype_store(row, g, gates[i], dtype);
-            dtype_store(row, u, ups[i], dtype);
-        } else {
-            gates[i] = dtype_load(row, g, dtype);
-            ups[i] = dtype_load(row, u, dtype);
-        }
+        gates[i] = dtype_load(row, 2 * (j + i), dtype);
+        ups[i] = dtype_load(row, 2 * (j + i) + 1, dtype);
     }
-    *gate = vf_load(gates, 0, DTYPE_F32);
-    *up = vf_load(ups, 0, DTYPE_F32);
+    return (struct gate_pair){vf_load(gates, 0, DTYPE_F32), vf_load(ups, 0, DTYPE_F32)};
 }
 
-/* With a limit: forward, or with `dh` backward, where `out` is dgate_up. */
-static ALWAYS_INLINE void swiglu_limited_rows(const struct swiglu_fwd_args *a, void *out, const void *dh,
-                                              struct range r, enum dtype dtype)
+static ALWAYS_INLINE void gate_pair_put(void *row, int64_t j, int64_t F, bool interleaved, struct gate_pair pair,
+                                        enum dtype dtype)
 {
-    const bool half = dtype != DTYPE_F32;
-    const vf most = vf_set(a->limit), none = vf_zero();
+    float gates[VF], ups[VF];
+    if (!interleaved) {
+        vf_put(row, j, F, pair.gate, dtype);
+        vf_put(at(row, F, dtype), j, F, pair.up, dtype);
+        return;
+    }
+    vf_store(gates, 0, pair.gate, DTYPE_F32);
+    vf_store(ups, 0, pair.up, DTYPE_F32);
+    for (int64_t i = 0; i < VF && j + i < F; i++) {
+        dtype_store(row, 2 * (j + i), gates[i], dtype);
+        dtype_store(row, 2 * (j + i) + 1, ups[i], dtype);
+    }
+}
+
+/* SwiGLU and its derivatives (swiglu_fwd_args). */
+struct swiglu_parts {
+    vf h, dgate, dup;
+};
+
+static ALWAYS_INLINE struct swiglu_parts swiglu_parts(struct gate_pair pair, float limit, float alpha, enum dtype dtype)
+{
+    const vf most = vf_set(limit > 0 ? limit : INFINITY), one = vf_set(limit > 0 ? 1 : 0);
+    const vf scale = vf_set(limit > 0 ? alpha : 1), none = vf_zero();
+    const vf g = vf_select(pair.gate > most, most, pair.gate);
+    const vf u = vf_select(pair.up > most, most, vf_select(pair.up < -most, -most, pair.up));
+    const vf s = vf_sigmoid(scale * g, dtype != DTYPE_F32);
+    return (struct swiglu_parts){g * s * (u + one),
+                                 vf_select(pair.gate > most, none, (u + one) * s * (1.0f + scale * g * (1.0f - s))),
+                                 vf_select(pair.up == u, g * s, none)};
+}
+
+static ALWAYS_INLINE void swiglu_limited_rows(const struct swiglu_fwd_args *a, struct range r, enum dtype dtype)
+{
     for (int64_t i = r.first; i < r.end; i++) {
         for (int64_t j = 0; j < a->F; j += VF) {
-            vf gate = none, up = none;
-            swiglu_pairs(at(a->gate_up, i * 2 * a->F, dtype), j, a->F, a->interleaved, &gate, &up, false, dtype);
-            const vf g = vf_select(gate > most, most, gate);
-            const vf u = vf_select(up > most, most, vf_select(up < -most, -most, up));
-            const vf s = vf_sigmoid(a->alpha * g, half);
-            if (!dh) {
-                vf_put(at(out, i * a->F, dtype), j, a->F, g * s * (u + 1.0f), dtype);
-                continue;
-            }
-            const vf d = vf_get(at(dh, i * a->F, dtype), j, a->F, dtype);
-            gate = vf_select(gate > most, none, d * (u + 1.0f) * s * (1.0f + a->alpha * g * (1.0f - s)));
-            up = vf_select(up == u, d * g * s, none);
-            swiglu_pairs(at(out, i * 2 * a->F, dtype), j, a->F, a->interleaved, &gate, &up, true, dtype);
+            const struct gate_pair pair =
+                gate_pair_get(at(a->gate_up, i * 2 * a->F, dtype), j, a->F, a->interleaved, dtype);
+            vf_put(at(a->h, i * a->F, dtype), j, a->F, swiglu_parts(pair, a->limit, a->alpha, dtype).h, dtype);
         }
     }
 }
@@ -162,7 +178,7 @@ static void swiglu_fwd_part(const struct swiglu_fwd_args *a, struct range part)
     const struct gate_fwd_args gate = {a->dtype, a->M, a->F, 2 * a->F, a->h, up, a->gate_up, 2 * a->F, a->gelu};
     ASSERT(a->limit > 0 ? !a->gelu : !a->interleaved);
     if (a->limit > 0)
-        WITH_DTYPE(a->dtype, swiglu_limited_rows(a, a->h, NULL, part, DT));
+        WITH_DTYPE(a->dtype, swiglu_limited_rows(a, part, DT));
     else
         WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, gate_fwd_rows(&gate, part, DT, GELU ? GATE_GELU : GATE_SILU)));
 }
@@ -171,20 +187,14 @@ OP_IN_PARTS(swiglu_fwd, a->M * a->F, a->rows ? *a->rows : a->M, 1, swiglu_fwd_pa
 
 static void swiglu_bwd_part(const struct swiglu_bwd_args *a, struct range part)
 {
-    const struct swiglu_fwd_args forward = {a->dtype, a->M,           a->F,     NULL,     a->gate_up,
-                                            a->gelu,  a->interleaved, a->limit, a->alpha, a->rows};
     const void *up = at(a->gate_up, a->F, a->dtype);
     void *dup = at(a->dgate_up, a->F, a->dtype);
     const struct gate_bwd_args gate = {a->dtype, a->M, a->F,       2 * a->F, dup,    a->dgate_up,
                                        a->dh,    up,   a->gate_up, 2 * a->F, a->gelu};
-    ASSERT(a->limit > 0 ? !a->gelu : !a->interleaved);
-    if (a->limit > 0)
-        WITH_DTYPE(a->dtype, swiglu_limited_rows(&forward, a->dgate_up, a->dh, part, DT));
-    else
-        WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, gate_bwd_rows(&gate, part, DT, GELU ? GATE_GELU : GATE_SILU)));
+    WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, gate_bwd_rows(&gate, part, DT, GELU ? GATE_GELU : GATE_SILU)));
 }
 
-OP_IN_PARTS(swiglu_bwd, a->M * a->F, a->rows ? *a->rows : a->M, 1, swiglu_bwd_part(a, part))
+OP_IN_PARTS(swiglu_bwd, a->M * a->F, a->M, 1, swiglu_bwd_part(a, part))
 
 /* ---- tanh ---------------------------------------------------------------- */
 

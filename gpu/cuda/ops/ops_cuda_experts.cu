@@ -13,7 +13,6 @@ enum {
     MOST_SLOTS = ROUTE_MAX_EXPERTS / WARP_SIZE,
     SUM_EXPERTS = 8,
     SUM_ROWS = 64, /* of a block that adds them up */
-    CHOICES = 8,   /* of a token, at a time */
 };
 static_assert(static_cast<int>(ROUTE_MAX_GROUPS) <= static_cast<int>(WARP_SIZE), "a lane has a group");
 
@@ -264,15 +263,16 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) combine_
     const int columns = static_cast<int>(a.C / V);
     struct table_walk walk = table_walk_start(columns);
     for (; walk.row < a.M; table_walk_next(&walk, columns)) {
-        const int64_t c = static_cast<int64_t>(walk.column) * V;
+        const int64_t c = static_cast<int64_t>(walk.column) * V, end = (walk.row + 1) * a.k;
         T *y = static_cast<T *>(a.y) + walk.row * a.C + c;
         float sum[V] = {};
         if (a.accumulate) load(y, sum);
-        for (int64_t i = walk.row * a.k; i < (walk.row + 1) * a.k; i++) {
+        for (int64_t i = walk.row * a.k; i < end; i++) {
             const float weight = a.weights ? a.weights[i] : 1;
+            const int64_t place = a.places ? a.places[i] : i;
             float x[V];
-            if (a.places[i] < 0) continue;
-            load(static_cast<const T *>(a.ye) + a.places[i] * a.C + c, x);
+            if (place < 0) continue;
+            load(static_cast<const T *>(a.ye) + place * a.C + c, x);
 #pragma unroll
             for (int v = 0; v < V; v++) sum[v] = fmaf(weight, x[v], sum[v]);
         }
@@ -280,55 +280,72 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) combine_
     }
 }
 
-template <int V> constexpr int choices_at_a_time = V == 1 ? 1 : CHOICES;
-
-/* Of `most` assignments of a token, which read dy once, and all rows before they write any: dye may be ye. */
-template <typename T, int V>
-__device__ __forceinline__ void combine_bwd_choices(const struct combine_tokens_bwd_args &a, int64_t m, int64_t first)
-{
-    constexpr int most = choices_at_a_time<V>;
-    const int count = static_cast<int>(min(first + most, (m + 1) * a.k) - first);
-    float dots[most] = {};
-    int places[most]; /* -1: none */
-#pragma unroll
-    for (int j = 0; j < most; j++) places[j] = j < count ? a.places[first + j] : -1;
-#pragma unroll 1
-    for (int64_t c = lane_of() * V; c < a.C; c += WARP_SIZE * V) {
-        float d[V];
-        struct pack<T, V> rows[most];
-        load(static_cast<const T *>(a.dy) + m * a.C + c, d);
-#pragma unroll
-        for (int j = 0; j < most; j++) {
-            if (places[j] < 0) continue;
-            rows[j] = load_pack<V>(static_cast<const T *>(a.ye) + places[j] * a.C + c);
-            keep_packed(&rows[j]);
-        }
-#pragma unroll
-        for (int j = 0; j < most; j++) {
-            if (places[j] < 0) continue;
-            const float weight = a.weights[first + j];
-            float x[V];
-#pragma unroll
-            for (int v = 0; v < V; v++) {
-                dots[j] = fmaf(d[v], to_float(rows[j].at[v]), dots[j]);
-                x[v] = d[v] * weight;
-            }
-            store(static_cast<T *>(a.dye) + places[j] * a.C + c, x);
-        }
-    }
-#pragma unroll
-    for (int j = 0; j < most; j++) {
-        const float dot = sum_over_lanes(dots[j], WARP_SIZE);
-        if (lane_of() == 0 && j < count) a.dweights[first + j] = dot;
-    }
-}
-
-template <typename T, int V>
-__global__ void __launch_bounds__(THREADS) combine_bwd_kernel(struct combine_tokens_bwd_args a)
+/* A warp has a row. */
+template <typename T, int V> __global__ void __launch_bounds__(THREADS) scale_bwd_kernel(struct scale_rows_bwd_args a)
 {
     each_item(a.M, [&](int64_t m) {
-        for (int64_t first = m * a.k; first < (m + 1) * a.k; first += choices_at_a_time<V>)
-            combine_bwd_choices<T, V>(a, m, first);
+        float dot = 0;
+        for (int64_t c = m * a.C + lane_of() * V; c < (m + 1) * a.C; c += WARP_SIZE * V) {
+            float d[V], x[V];
+            load(static_cast<const T *>(a.dy) + c, d);
+            load(static_cast<const T *>(a.x) + c, x);
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+                dot = fmaf(d[v], x[v], dot);
+                d[v] *= a.weights[m];
+            }
+            store(static_cast<T *>(a.dx) + c, d);
+        }
+        dot = sum_over_lanes(dot, WARP_SIZE);
+        if (lane_of() == 0) a.dweights[m] = dot;
+    });
+}
+
+template <typename T> __global__ void __launch_bounds__(THREADS) bias_bwd_kernel(struct combine_bias_bwd_args a)
+{
+    each_item(a.M * a.k, [&](int64_t i) {
+        const T *dy = static_cast<const T *>(a.dy) + i / a.k * a.C;
+        const T *bias = static_cast<const T *>(a.bias) + a.experts[i] * a.C;
+        float dot = 0;
+        for (int64_t c = lane_of(); c < a.C; c += WARP_SIZE) dot = fmaf(to_float(dy[c]), to_float(bias[c]), dot);
+        dot = sum_over_lanes(dot, WARP_SIZE);
+        if (lane_of() == 0) a.dweights[i] += dot;
+    });
+}
+
+/* A warp has an assignment. PAIRS: interleaved. Without a limit: it is infinity, and alpha 1. */
+template <typename T, int V, bool PAIRS>
+__global__ void __launch_bounds__(THREADS) experts_swiglu_bwd_kernel(struct experts_swiglu_bwd_args a)
+{
+    const float most = a.limit, alpha = a.alpha, one = most < INFINITY ? 1 : 0;
+    each_item(a.M, [&](int64_t i) {
+        const int64_t row = a.places[i];
+        const float weight = a.weights[i];
+        float dot = 0;
+        for (int64_t j = lane_of() * V; row >= 0 && j < a.F; j += WARP_SIZE * V) {
+            const int64_t first = row * 2 * a.F + (PAIRS ? 2 * j : j), places[2] = {first, first + (PAIRS ? V : a.F)};
+            float both[2][V], d[V];
+#pragma unroll
+            for (int n = 0; n < 2; n++) load(static_cast<const T *>(a.gate_up) + places[n], both[n]);
+            load(static_cast<const T *>(a.dh) + row * a.F + j, d);
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+                float *const gate = PAIRS ? &both[2 * v / V][2 * v % V] : &both[0][v];
+                float *const up = PAIRS ? &both[(2 * v + 1) / V][(2 * v + 1) % V] : &both[1][v];
+                const float g = *gate > most ? most : *gate, u = *up > most ? most : *up < -most ? -most : *up;
+                const float s = sigmoid(alpha * g), h = g * s * (u + one), weighted = d[v] * weight;
+                dot = fmaf(h, d[v], dot);
+                *gate = *gate > most ? 0.0f : weighted * (u + one) * s * fmaf(alpha * g, 1.0f - s, 1.0f);
+                *up = *up == u ? weighted * g * s : 0.0f;
+                d[v] = weight * h;
+            }
+            store(static_cast<T *>(a.h) + row * a.F + j, d);
+#pragma unroll
+            for (int n = 0; n < 2; n++) store(static_cast<T *>(a.dgate_up) + places[n], both[n]);
+        }
+        dot = sum_over_lanes(dot, WARP_SIZE);
+        if (lane_of() == 0) a.dweights[i] = dot;
+        if (lane_of() == 0 && a.row_weights && row >= 0) a.row_weights[row] = weight;
     });
 }
 
@@ -391,14 +408,40 @@ void cuda_combine_tokens(struct stream *stream, const struct combine_tokens_args
     });
 }
 
-void cuda_combine_tokens_bwd(struct stream *stream, const struct combine_tokens_bwd_args *a)
+void cuda_scale_rows_bwd(struct stream *stream, const struct scale_rows_bwd_args *a)
 {
     if (a->M == 0) return;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
-        const bool aligned = aligned16(a->dye, a->dy, a->ye, a->C * static_cast<int64_t>(sizeof(T)));
-        LAUNCH(stream, "combine_tokens_bwd", (aligned ? combine_bwd_kernel<T, VECTOR<T>> : combine_bwd_kernel<T, 1>),
+        const bool aligned = aligned16(a->dx, a->dy, a->x, a->C * static_cast<int64_t>(sizeof(T)));
+        LAUNCH(stream, "scale_rows_bwd", (aligned ? scale_bwd_kernel<T, VECTOR<T>> : scale_bwd_kernel<T, 1>),
                grid_of(stream, ceil_div(a->M, WARPS), 8), THREADS, *a);
+    });
+}
+
+void cuda_combine_bias_bwd(struct stream *stream, const struct combine_bias_bwd_args *a)
+{
+    if (a->M == 0) return;
+    dispatch(a->dtype, [&](auto type) {
+        LAUNCH(stream, "combine_bias_bwd", bias_bwd_kernel<decltype(type)>,
+               grid_of(stream, ceil_div(a->M * a->k, WARPS), 8), THREADS, *a);
+    });
+}
+
+void cuda_experts_swiglu_bwd(struct stream *stream, const struct experts_swiglu_bwd_args *a)
+{
+    struct experts_swiglu_bwd_args args = *a;
+    ASSERT(a->limit > 0 || !a->interleaved);
+    if (a->M == 0) return;
+    if (a->limit <= 0) args.limit = INFINITY, args.alpha = 1;
+    dispatch(a->dtype, [&](auto type) {
+        using T = decltype(type);
+        const bool aligned = aligned16(a->dgate_up, a->h, a->dh, a->gate_up, a->F * static_cast<int64_t>(sizeof(T)));
+        const auto kernel =
+            a->interleaved
+                ? (aligned ? experts_swiglu_bwd_kernel<T, VECTOR<T>, true> : experts_swiglu_bwd_kernel<T, 1, true>)
+                : (aligned ? experts_swiglu_bwd_kernel<T, VECTOR<T>, false> : experts_swiglu_bwd_kernel<T, 1, false>);
+        LAUNCH(stream, "experts_swiglu_bwd", kernel, grid_of(stream, ceil_div(a->M, WARPS), 8), THREADS, args);
     });
 }
 CUDA_MODULE(experts, route_sums_kernel)

@@ -226,7 +226,8 @@ __global__ void __launch_bounds__(SUM_COLUMNS *SUM_ROWS) grouped_bias_kernel(str
     const int64_t column = blockIdx.x * static_cast<int64_t>(SUM_COLUMNS) + threadIdx.x, expert = blockIdx.y;
     float sum = 0;
     for (int64_t row = a.offsets[expert] + threadIdx.y; column < a.N && row < a.offsets[expert + 1]; row += SUM_ROWS)
-        sum += to_float(static_cast<const T *>(a.dy)[row * a.N + column]);
+        sum = fmaf(a.row_weights ? a.row_weights[row] : 1.0f,
+                   to_float(static_cast<const T *>(a.dy)[row * a.N + column]), sum);
     sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y != 0 || column >= a.N) return;

@@ -83,9 +83,8 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) swiglu_f
 template <typename T, int V> __global__ void __launch_bounds__(THREADS) swiglu_bwd_kernel(struct swiglu_bwd_args a)
 {
     const int columns = static_cast<int>(a.F / V);
-    const int64_t rows = a.rows ? *a.rows : a.M;
     struct table_walk walk = table_walk_start(columns);
-    for (; walk.row < rows; table_walk_next(&walk, columns)) {
+    for (; walk.row < a.M; table_walk_next(&walk, columns)) {
         const int64_t j = static_cast<int64_t>(walk.column) * V, at = walk.row * 2 * a.F + j;
         const T *from = static_cast<const T *>(a.gate_up) + at;
         T *to = static_cast<T *>(a.dgate_up) + at;
@@ -111,9 +110,9 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) swiglu_b
     }
 }
 
-/* With a limit: forward, or with `dh` backward to dgate_up. PAIRS: interleaved. */
+/* With a limit. PAIRS: interleaved. */
 template <typename T, int V, bool PAIRS>
-__global__ void __launch_bounds__(THREADS) swiglu_limited_kernel(struct swiglu_fwd_args a, const T *dh, T *dgate_up)
+__global__ void __launch_bounds__(THREADS) swiglu_limited_kernel(struct swiglu_fwd_args a)
 {
     const int columns = static_cast<int>(a.F / V);
     const int64_t rows = a.rows ? *a.rows : a.M;
@@ -121,38 +120,28 @@ __global__ void __launch_bounds__(THREADS) swiglu_limited_kernel(struct swiglu_f
     for (; walk.row < rows; table_walk_next(&walk, columns)) {
         const int64_t j = static_cast<int64_t>(walk.column) * V, row = walk.row * 2 * a.F;
         const int64_t places[2] = {row + (PAIRS ? 2 * j : j), row + (PAIRS ? 2 * j + V : a.F + j)};
-        float both[2][V], out[V], d[V] = {};
+        float both[2][V], out[V];
 #pragma unroll
         for (int i = 0; i < 2; i++) load(static_cast<const T *>(a.gate_up) + places[i], both[i]);
-        if (dh) load(dh + walk.row * a.F + j, d);
 #pragma unroll
         for (int v = 0; v < V; v++) {
-            float *const gate = PAIRS ? &both[2 * v / V][2 * v % V] : &both[0][v];
-            float *const up = PAIRS ? &both[(2 * v + 1) / V][(2 * v + 1) % V] : &both[1][v];
-            const float g = *gate > a.limit ? a.limit : *gate;
-            const float u = *up > a.limit ? a.limit : *up < -a.limit ? -a.limit : *up;
-            const float s = sigmoid(a.alpha * g);
-            out[v] = g * s * (u + 1.0f);
-            *gate = *gate > a.limit ? 0.0f : d[v] * (u + 1.0f) * s * fmaf(a.alpha * g, 1.0f - s, 1.0f);
-            *up = *up == u ? d[v] * g * s : 0.0f;
+            const float gate = PAIRS ? both[2 * v / V][2 * v % V] : both[0][v];
+            const float up = PAIRS ? both[(2 * v + 1) / V][(2 * v + 1) % V] : both[1][v];
+            const float g = gate > a.limit ? a.limit : gate;
+            const float u = up > a.limit ? a.limit : up < -a.limit ? -a.limit : up;
+            out[v] = g * sigmoid(a.alpha * g) * (u + 1.0f);
         }
-        if (!dh) store(static_cast<T *>(a.h) + walk.row * a.F + j, out);
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            if (dh) store(dgate_up + places[i], both[i]);
+        store(static_cast<T *>(a.h) + walk.row * a.F + j, out);
     }
 }
 
-template <typename T>
-void swiglu_limited(struct stream *stream, const char *what, const struct swiglu_fwd_args &a, const T *dh, T *dgate_up,
-                    bool aligned)
+template <typename T> void swiglu_limited(struct stream *stream, const struct swiglu_fwd_args &a, bool aligned)
 {
     ASSERT(!a.gelu);
     const auto kernel =
         a.interleaved ? (aligned ? swiglu_limited_kernel<T, VECTOR<T>, true> : swiglu_limited_kernel<T, 1, true>)
                       : (aligned ? swiglu_limited_kernel<T, VECTOR<T>, false> : swiglu_limited_kernel<T, 1, false>);
-    LAUNCH(stream, what, kernel, grid_of_elements(stream, a.M * a.F, aligned ? VECTOR<T> : 1), THREADS, a, dh,
-           dgate_up);
+    LAUNCH(stream, "swiglu_fwd", kernel, grid_of_elements(stream, a.M * a.F, aligned ? VECTOR<T> : 1), THREADS, a);
 }
 
 /* ---- a gate -------------------------------------------------------------- */
@@ -348,7 +337,7 @@ void cuda_swiglu_fwd(struct stream *stream, const struct swiglu_fwd_args *a)
         using T = decltype(type);
         const bool aligned = aligned16(a->h, a->gate_up, a->F * static_cast<int64_t>(sizeof(T)));
         if (a->limit > 0) {
-            swiglu_limited<T>(stream, "swiglu_fwd", *a, nullptr, nullptr, aligned);
+            swiglu_limited<T>(stream, *a, aligned);
             return;
         }
         LAUNCH(stream, "swiglu_fwd", (aligned ? swiglu_fwd_kernel<T, VECTOR<T>> : swiglu_fwd_kernel<T, 1>),
@@ -358,18 +347,10 @@ void cuda_swiglu_fwd(struct stream *stream, const struct swiglu_fwd_args *a)
 
 void cuda_swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a)
 {
-    ASSERT(a->limit > 0 || !a->interleaved);
     if (a->M == 0) return;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
         const bool aligned = aligned16(a->dgate_up, a->dh, a->gate_up, a->F * static_cast<int64_t>(sizeof(T)));
-        if (a->limit > 0) {
-            const struct swiglu_fwd_args forward = {a->dtype, a->M,           a->F,     nullptr,  a->gate_up,
-                                                    a->gelu,  a->interleaved, a->limit, a->alpha, a->rows};
-            swiglu_limited(stream, "swiglu_bwd", forward, static_cast<const T *>(a->dh), static_cast<T *>(a->dgate_up),
-                           aligned);
-            return;
-        }
         LAUNCH(stream, "swiglu_bwd", (aligned ? swiglu_bwd_kernel<T, VECTOR<T>> : swiglu_bwd_kernel<T, 1>),
                grid_of_elements(stream, a->M * a->F, aligned ? VECTOR<T> : 1), THREADS, *a);
     });

@@ -130,8 +130,10 @@ enum {
     X(in_place_narrow, cross_entropy, if (a->dlogits == a->logits && a->dtype != a->logits_dtype) return)  \
     X(long_row, cross_entropy, if (a->V * (int64_t)dtype_size(a->logits_dtype) > ROW_HELD) return)         \
     X(swiglu_limit, swiglu_fwd, if (a->limit > 0) a->limit *= 2)                                           \
-    X(swiglu_alpha, swiglu_bwd, a->alpha = 1)                                                              \
-    X(swiglu_interleaved, swiglu_bwd, a->interleaved = false)                                              \
+    X(experts_alpha, experts_swiglu_bwd, a->alpha = 1)                                                     \
+    X(experts_interleaved, experts_swiglu_bwd, a->interleaved = false)                                     \
+    X(experts_weights, experts_swiglu_bwd, a->row_weights = NULL)                                          \
+    X(experts_plain, experts_swiglu_bwd, if (a->limit <= 0) return)                                        \
     X(route_sigmoid, route, a->sigmoid = false)                                                            \
     X(route_normalize, route, a->normalize = false)                                                        \
     X(route_scale, route, a->scale = 1)                                                                    \
@@ -147,11 +149,13 @@ enum {
     X(route_bwd_counted, route_bwd, a->counted = a->M)                                                     \
     X(route_bwd_z, route_bwd, a->lse = NULL)                                                               \
     X(route_bwd_loss_scale, route_bwd, a->loss_scale = NULL)                                               \
+    X(bias_experts, combine_bias_bwd, if (a->M > 1) a->M--)                                                \
     X(permute_blocks, permute_experts, if (a->M > 100) a->M = 100)                                         \
     X(gather_tail, gather_tokens, if (a->C % 8) return)                                                    \
     X(combine_weights, combine_tokens, a->weights = NULL)                                                  \
     X(combine_added, combine_tokens, a->accumulate = false)                                                \
-    X(combine_dots, combine_tokens_bwd, if (a->C % 8) return)                                              \
+    X(combine_all, combine_tokens, if (!a->places) return)                                                 \
+    X(scale_dots, scale_rows_bwd, if (a->C % 8) return)                                                    \
     X(grouped_bias, grouped_linear_fwd, a->bias = NULL)                                                    \
     X(grouped_layout, grouped_linear_fwd, if (a->weights_in_out) return)                                   \
     X(grouped_last, grouped_linear_fwd, a->E--)                                                            \
@@ -160,6 +164,7 @@ enum {
     X(grouped_input_layout, grouped_linear_bwd_input, if (a->weights_in_out) return)                       \
     X(grouped_added, grouped_linear_bwd_weight, a->accumulate = false)                                     \
     X(grouped_bias_added, grouped_linear_bwd_weight, a->accumulate_dbias = false)                          \
+    X(grouped_bias_weights, grouped_linear_bwd_weight, a->row_weights = NULL)                              \
     X(grouped_narrow, grouped_linear_bwd_weight, if (a->dw_dtype == DTYPE_BF16) return)                    \
     X(add_tail, add, a->n = a->n / 8 * 8)                                                                  \
     X(cast_tail, cast, a->n = a->n / 8 * 8)                                                                \
