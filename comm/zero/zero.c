@@ -285,7 +285,7 @@ static void zero_layout_slots(struct zero *z, struct arena *local, struct arena 
         const int64_t end = z->unit[u].place + zero_padded(z, u);
         if (!zero_is_resident(z, u)) room[p] = max64(end, room[p]);
         if (u < z->units) trained_room[p] = max64(end, trained_room[p]);
-        if (u < z->units && zero_uses_bucket(z, u)) bucket_room[p] = max64(end, bucket_room[p]);
+        if (u < z->units && zero_fills_bucket(z, u)) bucket_room[p] = max64(end, bucket_room[p]);
         int64_t own = 0;
         for (int v = u; v >= 0; v = zero_next_gathered(z, v)) own += config->layout->slice[v];
         own_room[p] = max64(own, own_room[p]);

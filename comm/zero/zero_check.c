@@ -137,23 +137,24 @@ bool zero_check_is_noted(const struct zero *z)
 
 /* ---- a pass -------------------------------------------------------------- */
 
-/* Of one or all micro-batches; summed tensors are in the accumulator. */
+/* Of one or all micro-batches. */
 static enum status check_gradients(struct zero *z, int unit, const float *grads, struct stream *stream,
                                    struct error *err)
 {
     const struct unit_info *info = &z->config.table->units[unit];
     const int64_t whole = zero_first(z, unit), whole_end = whole + zero_padded(z, unit);
     uint64_t *hashes = z->check->gradients[z->check->pass];
+    const char *sums = zero_matrix_sums(z, unit);
     stream_sync(stream);
-    if (z->check->pass == 0) check_flip(z, "gradients", (char *)(uintptr_t)grads, false);
+    if (z->check->pass == 0) check_flip(z, "gradients", (char *)(uintptr_t)(grads ? (const char *)grads : sums), false);
     for (int t = info->first_tensor; t < info->first_tensor + info->num_tensors; t++) {
         const struct tensor_info *tensor = &z->config.table->tensors[t];
         const bool summed = zero_is_summed(z, tensor);
         const int64_t first = max64(tensor->offset, whole), end = min64(tensor->offset + tensor->numel, whole_end);
         if (first >= end) continue;
-        const void *from = summed ? zero_grad(z, unit, first) : grads + (first - whole);
-        const size_t bytes = (size_t)(end - first) * dtype_size(summed ? z->config.grad_dtype : DTYPE_F32);
-        TRY(zero_hash(z, from, false, bytes, &hashes[t], err));
+        const size_t size = dtype_size(summed ? DTYPE_BF16 : DTYPE_F32);
+        const char *from = (summed ? sums : (const char *)grads) + (size_t)(first - whole) * size;
+        TRY(zero_hash(z, from, false, (size_t)(end - first) * size, &hashes[t], err));
     }
     return STATUS_OK;
 }

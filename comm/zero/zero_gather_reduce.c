@@ -217,26 +217,52 @@ static void gather_release(void *self, int unit, enum param_pass pass, struct st
  * With bf16 accumulators gradients are computed in buckets. Stages 0 and 1 add those of all micro-batches but the last
  * to the accumulator, and in the last the accumulator to the bucket: the sum is reduced unrounded.
  *
- * With world 1 products add the gradients of the blocks' matrices to the accumulator themselves (matrix_sums), rounded
- * once. An embedding's, and a head's in chunks, are sums of several ops. */
+ * Where that is bf16, products round the gradients of the blocks' matrices (matrix_sums): at stages 2 and 3 they write
+ * each rank's contribution; with world 1 they add to the accumulator. An embedding's, and a head's in chunks, are sums
+ * of several ops. */
 static enum dtype zero_sent_dtype(const struct zero *z)
 {
     return zero_narrow_comm(z) ? z->config.comm_dtype : DTYPE_F32;
 }
 
+/* Neighbours that are not zero_is_summed(), from tensor *t of the unit on: [*first, *end), without their gaps. */
+static bool next_others(const struct zero *z, int unit, int *t, int64_t *first, int64_t *end)
+{
+    const struct unit_info *info = &z->config.table->units[unit];
+    const struct tensor_info *tensors = z->config.table->tensors + info->first_tensor;
+    while (*t < info->num_tensors && zero_is_summed(z, &tensors[*t])) ++*t;
+    if (*t == info->num_tensors) return false;
+    *first = *end = tensors[*t].offset;
+    for (; *t < info->num_tensors && !zero_is_summed(z, &tensors[*t]) && tensors[*t].offset == *end; ++*t)
+        *end += tensors[*t].numel;
+    return true;
+}
+
+/* [first, end) of the unit's flat range */
+static void fill_reduce_range(struct zero *z, void *buffer, const float *grads, int64_t first, int64_t end,
+                              struct stream *stream)
+{
+    const struct accumulate_args args = {.dst_dtype = z->config.comm_dtype,
+                                         .src_dtype = DTYPE_F32,
+                                         .n = end - first,
+                                         .dst = (char *)buffer + (size_t)first * dtype_size(z->config.comm_dtype),
+                                         .src = grads + first,
+                                         .scale = zero_grad_factor(z)};
+    z->device->ops->accumulate(stream, &args);
+}
+
 static const void *fill_reduce_buffer(struct zero *z, int slot, int unit, const float *grads, struct stream *stream)
 {
     struct comm_buffer *buffer = &z->comm_buffers[slot];
-    struct accumulate_args args = {.dst_dtype = z->config.comm_dtype,
-                                   .src_dtype = DTYPE_F32,
-                                   .n = zero_padded(z, unit),
-                                   .dst = (char *)buffer->memory +
-                                          (size_t)z->unit[unit].place * dtype_size(z->config.comm_dtype),
-                                   .src = grads,
-                                   .scale = zero_grad_factor(z)};
+    void *to = (char *)buffer->memory + (size_t)z->unit[unit].place * dtype_size(z->config.comm_dtype);
+    int64_t first, end;
+    if (zero_sends_matrices(z, unit)) {
+        for (int t = 0; next_others(z, unit, &t, &first, &end);) fill_reduce_range(z, to, grads, first, end, stream);
+        return to;
+    }
     stream_wait(stream, buffer->sent);
-    z->device->ops->accumulate(stream, &args);
-    return args.dst;
+    fill_reduce_range(z, to, grads, 0, zero_padded(z, unit), stream);
+    return to;
 }
 
 static void reduce_fold_range(struct zero *z, int unit, float *bucket, bool to_bucket, int64_t first, int64_t count,
@@ -250,35 +276,23 @@ static void reduce_fold_range(struct zero *z, int unit, float *bucket, bool to_b
         zero_accumulate(z, count, accumulator, z->config.grad_dtype, values, DTYPE_F32, stream);
 }
 
-/* Those not zero_is_summed(), neighbours in one go. Gaps stay zero. */
-static void fold_others(struct zero *z, int unit, float *bucket, struct stream *stream)
-{
-    const struct unit_info *info = &z->config.table->units[unit];
-    const struct tensor_info *tensors = z->config.table->tensors + info->first_tensor;
-    for (int t = 0; t < info->num_tensors; t++) {
-        const int64_t first = tensors[t].offset;
-        if (zero_is_summed(z, &tensors[t])) continue;
-        while (t + 1 < info->num_tensors && !zero_is_summed(z, &tensors[t + 1]) &&
-               tensors[t].offset + tensors[t].numel == tensors[t + 1].offset)
-            t++;
-        reduce_fold_range(z, unit, bucket, false, first, tensors[t].offset + tensors[t].numel - first, stream);
-    }
-}
-
 static void reduce_fold_grads(struct zero *z, int unit, float *bucket, bool to_bucket, struct stream *stream)
 {
     const bool summed = zero_gives_matrix_sums(z, unit);
+    int64_t first, end;
     ASSERT(!to_bucket || !summed);
-    if (summed)
-        fold_others(z, unit, bucket, stream);
-    else if (!to_bucket || z->micro > 0)
+    for (int t = 0; summed && next_others(z, unit, &t, &first, &end);)
+        reduce_fold_range(z, unit, bucket, false, first, end - first, stream);
+    if (summed) return;
+    if (!to_bucket || z->micro > 0)
         reduce_fold_range(z, unit, bucket, to_bucket, zero_first(z, unit), zero_padded(z, unit), stream);
 }
 
 /* ---- gradients ----------------------------------------------------------- */
 
-/* Zeroes the gaps between tensors, where the bucket's last user has left values. A layer's scalar is one. */
-static void reduce_clear_gaps(const struct zero *z, int unit, float *grads, struct stream *stream)
+/* Zeroes the gaps between tensors, where the bucket's last user has left values. A layer's scalar is one. size: of an
+ * element. */
+static void reduce_clear_gaps(const struct zero *z, int unit, char *grads, size_t size, struct stream *stream)
 {
     const struct unit_info *info = &z->config.table->units[unit];
     const struct tensor_info *tensors = z->config.table->tensors + info->first_tensor;
@@ -286,7 +300,7 @@ static void reduce_clear_gaps(const struct zero *z, int unit, float *grads, stru
     if (zero_group(z, unit).size) return; /* experts that ranks share have none */
     for (int t = 0; t <= info->num_tensors; t++) {
         int64_t next = t < info->num_tensors ? tensors[t].offset : zero_padded(z, unit);
-        if (next > end) stream_fill_zero(stream, grads + end, (size_t)(next - end) * sizeof *grads);
+        if (next > end) stream_fill_zero(stream, grads + (size_t)end * size, (size_t)(next - end) * size);
         if (t < info->num_tensors && !role_is_constant(tensors[t].role)) end = next + tensors[t].numel;
     }
 }
@@ -297,19 +311,23 @@ static void open_bucket(struct zero *z, int unit, struct bucket *bucket, bool ad
     const bool clears = bucket->unit >= 0 && !zero_alike(z, bucket->unit, unit);
     ASSERT(bucket->unit < 0 || !z->open[bucket->unit]);
     stream_wait(stream, bucket->reduced);
+    if (zero_sends_matrices(z, unit)) stream_wait(stream, z->comm_buffers[zero_slot(z, unit)].sent);
     for (int u = unit; u >= 0; u = zero_next(z, u)) {
         if (!zero_uses_bucket(z, u)) continue;
         if (adds)
             zero_offload_fill_bucket(z, u, bucket, stream);
+        else if (clears && zero_sends_matrices(z, u))
+            reduce_clear_gaps(z, u, zero_matrix_sums(z, u), dtype_size(DTYPE_BF16), stream);
         else if (clears)
-            reduce_clear_gaps(z, u, bucket->memory + z->unit[u].place, stream);
+            reduce_clear_gaps(z, u, (char *)(bucket->memory + z->unit[u].place), sizeof *bucket->memory, stream);
     }
     bucket->unit = unit;
 }
 
-/* Where the unit's gradients are computed. */
+/* Where the unit's gradients are computed; NULL: all in bf16. */
 static float *grads_of(const struct zero *z, int unit)
 {
+    if (zero_sends_matrices(z, unit) && !zero_fills_bucket(z, unit)) return NULL;
     return zero_uses_bucket(z, unit) ? z->buckets[zero_slot(z, unit)].memory + z->unit[unit].place
                                      : zero_grad(z, unit, zero_first(z, unit));
 }
@@ -320,11 +338,12 @@ static enum status grads(void *self, int unit, struct stream *stream, struct uni
     ASSERT(z->config.training && z->micro >= 0 && unit >= 0 && unit <= zero_head(z));
     const bool later = z->micro > 0;
     bool buckets = false;
-    *to = (struct unit_grads){.adds = zero_grads_home(z, unit) != GRADS_IN_BUCKET && later, .matrix_adds = later};
+    *to = (struct unit_grads){.adds = zero_grads_home(z, unit) != GRADS_IN_BUCKET && later,
+                              .matrix_adds = later && !zero_sends_matrices(z, unit)};
     for (int u = unit, part = 0; u >= 0 && part < UNIT_PARTS; u = zero_next(z, u), part++) {
         to->grads[part] = grads_of(z, u);
         to->numel[part] = z->config.table->units[u].numel / (z->world / z->unit[u].ranks);
-        to->matrix_sums[part] = zero_gives_matrix_sums(z, u) ? zero_grad(z, u, zero_first(z, u)) : NULL;
+        to->matrix_sums[part] = zero_matrix_sums(z, u);
         buckets |= zero_uses_bucket(z, u);
     }
     if (buckets && !z->open[unit]) open_bucket(z, unit, &z->buckets[zero_slot(z, unit)], to->adds, stream);

@@ -553,18 +553,46 @@ enum status zero_hash_array(struct zero *zero, int array, int unit, int64_t offs
  * hash). */
 bool zero_same_hashes(const uint64_t *hashes, int world, int ranks, struct replica_difference *difference);
 
-/* Whether products add the gradients of a block's matrices to the accumulator; they are not in the bucket then. */
+/* Whether products write the gradients of a block's matrices, of each micro-batch, where they are reduced from. */
+static inline bool zero_sends_matrices(const struct zero *zero, int unit)
+{
+    const struct zero_config *config = &zero->config;
+    return config->training && zero_parallel(zero) && !zero_ordered(zero) && !zero->grads_whole &&
+           config->comm_dtype == DTYPE_BF16 && config->dtype == DTYPE_BF16 && zero_grad_factor(zero) == 1 &&
+           zero_is_block(zero, unit);
+}
+
+/* Whether products write them in bf16: there, or with world 1, added to the accumulator. The bucket lacks them then. */
 static inline bool zero_gives_matrix_sums(const struct zero *zero, int unit)
 {
     const struct zero_config *config = &zero->config;
-    return config->training && !zero_parallel(zero) && zero->offload.first_unit == zero->units &&
-           config->grad_dtype == DTYPE_BF16 && config->dtype == DTYPE_BF16 && zero_is_block(zero, unit);
+    const bool accumulates = config->training && !zero_parallel(zero) && zero->offload.first_unit == zero->units &&
+                             config->grad_dtype == DTYPE_BF16 && config->dtype == DTYPE_BF16;
+    return (accumulates && zero_is_block(zero, unit)) || zero_sends_matrices(zero, unit);
 }
 
-/* Whether a product has added the tensor's gradient to its accumulator. */
+/* The unit's flat range in bf16, which has its matrices' gradients; NULL: the bucket has them. */
+static inline void *zero_matrix_sums(struct zero *zero, int unit)
+{
+    const size_t place = (size_t)zero->unit[unit].place * dtype_size(DTYPE_BF16);
+    if (zero_sends_matrices(zero, unit)) return (char *)zero->comm_buffers[zero_slot(zero, unit)].memory + place;
+    return zero_gives_matrix_sums(zero, unit) ? zero_grad(zero, unit, zero_first(zero, unit)) : NULL;
+}
+
+/* Whether a product wrote the tensor's gradient there. */
 static inline bool zero_is_summed(const struct zero *zero, const struct tensor_info *tensor)
 {
     return tensor_is_matrix(tensor) && zero_gives_matrix_sums(zero, tensor->unit);
+}
+
+/* Whether the unit's bucket has something. */
+static inline bool zero_fills_bucket(const struct zero *zero, int unit)
+{
+    const struct unit_info *info = &zero->config.table->units[unit];
+    bool fills = !zero_sends_matrices(zero, unit);
+    for (int t = 0; t < info->num_tensors; t++)
+        fills |= !tensor_is_matrix(&zero->config.table->tensors[info->first_tensor + t]);
+    return fills && zero_uses_bucket(zero, unit);
 }
 
 /* Takes the memory of decoded units; zeroes it. */
