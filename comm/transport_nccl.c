@@ -510,8 +510,9 @@ static void submit_exchange(struct nccl *n, const struct data_op *op, struct str
             stream_copy(stream, receive_place(op, own), op->send, op->count * dtype_size(op->dtype));
         return;
     }
-    ASSERT(op->ordered && op->recv_dtype == DTYPE_F32 && op->inbox);
+    ASSERT(op->ordered && op->inbox);
     const struct sum_ranks_args args = {.dtype = op->dtype,
+                                        .out_dtype = op->recv_dtype,
                                         .n = (int64_t)op->count,
                                         .ranks = op->group.size,
                                         .rank = turn_of(op, own),

@@ -41,8 +41,11 @@ static void simulated_submit(const struct data_op *ops, int count, struct stream
         const double start = start_seconds + rank_seconds * (op->group.size - 1);
         const double transfer = simulated_transfer(comm, link, op, false);
         /* a piece of gradients in order: the owner of a slice receives all contributions and adds them by a kernel */
-        const struct sum_ranks_args sum = {
-            .dtype = op->dtype, .n = (int64_t)op->count, .ranks = op->group.size, .accumulate = op->accumulate};
+        const struct sum_ranks_args sum = {.dtype = op->dtype,
+                                           .out_dtype = op->recv_dtype,
+                                           .n = (int64_t)op->count,
+                                           .ranks = op->group.size,
+                                           .accumulate = op->accumulate};
         if (op->ordered)
             simulated_device_reduce_ordered(stream, start + simulated_transfer(comm, link, op, true), &sum,
                                             start + transfer);

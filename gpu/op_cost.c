@@ -174,7 +174,7 @@ struct op_cost op_cost_accumulate(const struct accumulate_args *a)
 struct op_cost op_cost_sum_ranks(const struct sum_ranks_args *a)
 {
     return (struct op_cost){0, (double)a->n * ((double)a->ranks * cost_size_of(a->dtype) +
-                                               cost_size_of(DTYPE_F32) * (a->accumulate ? 2 : 1))};
+                                               cost_size_of(a->out_dtype) * (a->accumulate ? 2 : 1))};
 }
 
 struct op_cost op_cost_decide_step(const struct decide_step_args *a)

@@ -180,7 +180,7 @@ OPERANDS(dequantize) = {TENSOR(dequantize, out, OUT, DT, rows, cols), TENSOR(deq
     FIXED(dequantize, offset, IN | SIDE | MAYBE | POSITIVE, F32)};
 OPERANDS(accumulate) = {TENSOR(accumulate, dst, INOUT, AT(accumulate, dst_dtype), n),
     TENSOR(accumulate, src, IN, AT(accumulate, src_dtype), n)};
-OPERANDS(sum_ranks) = {TENSOR(sum_ranks, out, INOUT, F32, n), TENSOR(sum_ranks, own, IN, DT, n),
+OPERANDS(sum_ranks) = {TENSOR(sum_ranks, out, INOUT, AT(sum_ranks, out_dtype), n), TENSOR(sum_ranks, own, IN, DT, n),
     TENSOR(sum_ranks, inbox, IN, DT, ranks, n)};
 OPERANDS(sumsq) = {TENSOR(sumsq, x, IN, DT, n), FIXED(sumsq, out, INOUT | SIDE, F64)};
 OPERANDS(decide_step) = {FIXED(decide_step, reports, IN, OPERAND_REPORTS),

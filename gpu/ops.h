@@ -684,9 +684,9 @@ struct accumulate_args {
 /* out = (([out +] x_0) + x_1) + … over the contributions of ranks 0 … ranks - 1, n elements, added in fp32 in this
  * order: the bits of sum_ranks() of comm/sums.h. x_rank is `own`, which out may be if the dtype is fp32. */
 struct sum_ranks_args {
-    enum dtype dtype;
+    enum dtype dtype, out_dtype; /* out_dtype: fp32, or bf16, to which the sum is rounded */
     int64_t n, ranks, rank;
-    float *out;
+    void *out;
     const void *own;   /* dt (n) */
     const void *inbox; /* dt (ranks, n); that of `rank` is not read */
     bool accumulate;

@@ -248,7 +248,8 @@ CASES(accumulate) = {{.args.accumulate = {SAME, DTYPE_F32, COUNT, .scale = 0.5f}
 /* The bits of the sums count. The last one: whole vectors, added to what is there. */
 #define SUM_RANKS(which, count) .dtype = SAME, .n = count, .ranks = 3, .rank = which
 CASES(sum_ranks) = {{.args.sum_ranks = {SUM_RANKS(1, COUNT)}, .tolerance = 1e-12},
-    {.args.sum_ranks = {SUM_RANKS(0, COUNT + 5), .accumulate = true}, .tolerance = 1e-12}};
+    {.args.sum_ranks = {SUM_RANKS(0, COUNT + 5), .accumulate = true}, .tolerance = 1e-12},
+    {.args.sum_ranks = {SUM_RANKS(0, COUNT), .out_dtype = DTYPE_BF16, .accumulate = true}, .dtypes = 1 << DTYPE_BF16}};
 
 /* A single element shows. */
 CASES(sumsq) = {{.args.sumsq = {.dtype = SAME, .n = LONG}, .dtypes = NOT_F16, .tolerance = 1e-7}};

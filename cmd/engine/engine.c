@@ -191,7 +191,6 @@ static const char *experts_not_shared(const struct engine *t)
     if (t->desc.experts.count % parts != 0) return "it does not divide the number of experts";
     if (t->desc.norm_place != NORM_BEFORE) return "norms follow the experts";
     if (spec->optimizer.type == OPTIMIZER_MUON) return "Muon updates whole matrices, in turns of all ranks";
-    if (spec->grad_accum_dtype != DTYPE_F32) return "gradients of shared experts are accumulated in fp32 only";
     if (spec->train.virtual_ranks > 0)
         return "sums over the ranks that share experts have other bits on another number of ranks, and "
                "train.virtual_ranks promises the same";

@@ -770,6 +770,8 @@ const struct op_case op_cases[] = {
     {.op = "sum_ranks", .M = 8, .N = 40000, .K = 7, .flags = ACCUMULATE},
     {.op = "sum_ranks", .M = 9, .N = 1003, .K = 5, .flags = ACCUMULATE},
     {.op = "sum_ranks", .M = 9, .N = 1000, .K = 8},
+    {.op = "sum_ranks", .M = 3, .N = 1003, .K = 1, .flags = NARROW},
+    {.op = "sum_ranks", .M = 4, .N = 1000, .K = 2, .flags = NARROW | ACCUMULATE},
     {.op = "sum_ranks", .M = 3, .N = 40008, .K = 1, .flags = COUNTED},
     {.op = "sum_ranks", .M = 3, .N = 40008, .K = 1, .flags = ACCUMULATE | COUNTED},
     {.op = "sum_ranks", .M = 8, .N = 2000000, .K = 3, .flags = ACCUMULATE | PERF},

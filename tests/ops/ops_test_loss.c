@@ -195,7 +195,7 @@ static void *element_at(const struct tensor *t, int64_t i)
 }
 
 /* M ranks, K the own one; values of very different sizes, so that the order of sums shows. IN_PLACE, in fp32: the own
- * contribution is where the sum goes. */
+ * contribution is where the sum goes. NARROW: the sum is bf16. */
 static void sum_ranks_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
@@ -209,9 +209,10 @@ static void sum_ranks_setup(struct harness *h)
         tensor_set(h->x, pad + i, own ? NAN : scale * h->x->host[pad + i]);
         if (own) tensor_set(h->w, pad + i % n, scale * h->w->host[pad + i % n]);
     }
-    h->y = in_place ? h->w : tensor_out(h, "out", DTYPE_F32, n + pad, has(h, ACCUMULATE));
+    h->y = in_place ? h->w : tensor_out(h, "out", has(h, NARROW) ? DTYPE_BF16 : DTYPE_F32, n + pad, has(h, ACCUMULATE));
     h->y->output = h->y->exact = true;
     h->args.sum_ranks = (struct sum_ranks_args){.dtype = h->dtype,
+                                                .out_dtype = h->y->dtype,
                                                 .n = n,
                                                 .ranks = c->M,
                                                 .rank = c->K,
@@ -237,7 +238,7 @@ static void sum_ranks_reference(struct harness *h)
         }
         sum_ranks(&other, DTYPE_F32, all, (int)c->M, 1, DTYPE_F32, starts ? SUM_FROM_OUT : SUM_ALONE);
         ASSERT(memcmp(&sum, &other, sizeof sum) == 0);
-        h->y->expected[pad + i] = (double)sum;
+        h->y->expected[pad + i] = tensor_round(h->y, (double)sum);
     }
 }
 

@@ -16,8 +16,10 @@ SETTINGS = {
     "plain": {}, "bf16": {"bf16": {"enabled": True}}, "fp16": {"fp16": {"enabled": True, "initial_scale_power": 8}},
     "block": {"activation_checkpointing": {"policy": "block"}}, "mlp": {"activation_checkpointing": {"policy": "mlp"}},
     "two": {"gradient_accumulation_steps": 2},
+    "narrow": {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "bf16"}, "communication_data_type": "bf16",
+               "gradient_accumulation_steps": 2},
 }
-TOLERANCE = {"bf16": 1e-2, "fp16": 5e-3}
+TOLERANCE = {"bf16": 1e-2, "fp16": 5e-3, "narrow": 1e-2}
 OFFLOADS = [{}, {"offload_optimizer": {"device": "cpu"}}, {"offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}},
             {"offload_param": {"device": "cpu"}}]
 
@@ -139,7 +141,6 @@ def test_routing_changes_no_collective(folder, ranks, parts):
     (3, 2, {}, "does not divide the number of ranks"),
     (4, 4, {}, "does not divide the number of experts"),
     (2, 2, {"optimizer": {"type": "Muon"}}, "Muon updates whole matrices"),
-    (2, 2, {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "bf16"}}, "accumulated in fp32 only"),
     (2, 2, {"train": {"virtual_ranks": 2}, "gradient_accumulation_steps": None, "train_batch_size": 4}, "train.virtual_ranks promises"),
     (2, 2, {"peft": {"peft_type": "LORA", "target_parameters": ["experts.down_proj"]}}, "the adapter has tensors of experts"),
     (2, 2, {"model": {"config": {**QWEN3, "moe_intermediate_size": 10, "num_experts": 2, "hidden_size": 40}}}, "no multiple of 64"),

@@ -277,17 +277,18 @@ static ALWAYS_INLINE void accumulate_part(const struct accumulate_args *a, struc
 
 OP_OF_ELEMENTS(accumulate, WITH_DTYPES(a->dst_dtype, a->src_dtype, accumulate_part(a, part, DST, SRC)))
 
-static ALWAYS_INLINE void sum_ranks_part(const struct sum_ranks_args *a, struct range part, enum dtype dtype)
+static ALWAYS_INLINE void sum_ranks_part(const struct sum_ranks_args *a, struct range part, enum dtype out_dtype,
+                                         enum dtype dtype)
 {
     for (int64_t i = part.first; i < part.end; i += VF) {
-        vf sum = a->accumulate ? vf_get(a->out, i, part.end, DTYPE_F32) : vf_zero();
+        vf sum = a->accumulate ? vf_get(a->out, i, part.end, out_dtype) : vf_zero();
         for (int64_t r = 0; r < a->ranks; r++) {
             const void *from = r == a->rank ? a->own : at(a->inbox, r * a->n, dtype);
             vf x = vf_get(from, i, part.end, dtype);
             sum = r > 0 || a->accumulate ? sum + x : x; /* 0 + x is another number for -0 */
         }
-        vf_put(a->out, i, part.end, sum, DTYPE_F32);
+        vf_put(a->out, i, part.end, sum, out_dtype);
     }
 }
 
-OP_OF_ELEMENTS(sum_ranks, WITH_DTYPE(a->dtype, sum_ranks_part(a, part, DT)))
+OP_OF_ELEMENTS(sum_ranks, WITH_DTYPES(a->out_dtype, a->dtype, sum_ranks_part(a, part, DST, SRC)))

@@ -235,15 +235,16 @@ template <typename T> struct scaled_sum {
 };
 
 /* Many threads hide the time of a load: unrolled, the loop would spill registers on some GPUs. */
-template <typename T>
+template <typename T, typename Out>
 __global__ void __launch_bounds__(THREADS) sum_ranks_kernel(struct sum_ranks_args a, int64_t whole)
 {
     const T *own = static_cast<const T *>(a.own), *inbox = static_cast<const T *>(a.inbox);
+    Out *out = static_cast<Out *>(a.out);
     each_element<VECTOR<T>>(a.n, whole, [&](auto width, int64_t i) {
         constexpr int V = decltype(width)::value;
         float sum[V];
         if (a.accumulate)
-            load(a.out + i, sum);
+            load(out + i, sum);
         else
             load((a.rank == 0 ? own : inbox) + i, sum);
 #pragma unroll 1
@@ -253,7 +254,7 @@ __global__ void __launch_bounds__(THREADS) sum_ranks_kernel(struct sum_ranks_arg
 #pragma unroll
             for (int v = 0; v < V; v++) sum[v] += x[v];
         }
-        store(a.out + i, sum);
+        store(out + i, sum);
     });
 }
 
@@ -465,8 +466,11 @@ void cuda_sum_ranks(struct stream *stream, const struct sum_ranks_args *a)
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
         const int64_t row = a->n * static_cast<int64_t>(sizeof(T));
-        launch_elements<VECTOR<T>>(stream, "sum_ranks", sum_ranks_kernel<T>, *a, a->n,
-                                   aligned16(a->out, a->own, a->inbox, row));
+        ASSERT(a->out_dtype != DTYPE_F16);
+        launch_elements<VECTOR<T>>(
+            stream, "sum_ranks",
+            (a->out_dtype == DTYPE_F32 ? sum_ranks_kernel<T, float> : sum_ranks_kernel<T, __nv_bfloat16>), *a, a->n,
+            aligned16(a->out, a->own, a->inbox, row));
     });
 }
 CUDA_MODULE(pointwise, noise_kernel<float>)

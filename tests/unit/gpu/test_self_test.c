@@ -177,6 +177,7 @@ enum {
     X(ranks_tail, sum_ranks, a->n = a->n / 8 * 8)                                                          \
     X(ranks_vectors, sum_ranks, if (a->n % 8 == 0) return)                                                 \
     X(ranks_accumulate, sum_ranks, a->accumulate = false)                                                  \
+    X(ranks_narrow, sum_ranks, if (a->out_dtype == DTYPE_BF16) return)                                     \
     X(ranks_last, sum_ranks, a->ranks--)                                                                   \
     X(ranks_own, sum_ranks, a->own = (const char *)a->inbox + a->rank * a->n * (int64_t)dtype_size(a->dtype)) \
     X(dropout_rows, dropout, if (a->C % DROPOUT_BLOCK) return)                                             \

@@ -52,6 +52,8 @@ static void test_stages_and_places_agree_bit_for_bit(void **state)
                                       .micros = 1,
                                       .overlap = p % 2,
                                       .dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32,
+                                      .comm_dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32,
+                                      .grad_dtype = i == 3 ? DTYPE_BF16 : DTYPE_F32,
                                       .offload_param = places[p].param,
                                       .offload_optimizer = places[p].optimizer,
                                       .ratio = places[p].ratio,
