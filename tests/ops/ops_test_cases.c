@@ -614,7 +614,6 @@ const struct op_case op_cases[] = {
     {.op = "combine_bias_bwd", .M = 1, .H = 1, .N = 3, .KV = 1, .flags = ACCUMULATE},
     {.op = "combine_bias_bwd", .M = 0, .H = 4, .N = 8, .KV = 2, .flags = ACCUMULATE},
     {.op = "combine_bias_bwd", .M = 40, .H = 32, .N = 133, .KV = 4, .flags = ACCUMULATE},
-    {.op = "combine_bias_bwd", .M = 512, .H = 8, .N = 1024, .KV = 4, .flags = ACCUMULATE | COUNTED},
     {.op = "combine_bias_bwd", .M = 1024, .H = 32, .N = 1024, .KV = 4, .flags = ACCUMULATE | PERF},
     {.op = "experts_swiglu_bwd", .M = 1, .N = 1, .KV = 1},
     {.op = "experts_swiglu_bwd", .M = 0, .N = 56, .KV = 2},
