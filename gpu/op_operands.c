@@ -57,7 +57,9 @@ OPERANDS(linear_bwd_weight) = {TENSOR(linear_bwd_weight, dw, INOUT, AT(linear_bw
 OPERANDS(head_norm_fwd) = {ROWS(head_norm_fwd, y, OUT, DT, ld_y, M, heads, D),
     ROWS(head_norm_fwd, x, IN, DT, ld_x, M, heads, D), TENSOR(head_norm_fwd, weight, IN | SIDE | POSITIVE, DT, D),
     TENSOR(head_norm_fwd, rstd, OUT | SIDE, F32, M, heads),
-    ROWS(head_norm_fwd, gate, IN | MAYBE, DT, ld_gate, M, heads, D)};
+    ROWS(head_norm_fwd, gate, IN | MAYBE, DT, ld_gate, M, heads, D),
+    TENSOR(head_norm_fwd, positions, IN | SIDE | MAYBE, INDEX, M),
+    TIMES(head_norm_fwd, cos_table, IN | SIDE | MAYBE, F32, TABLE, R), TIMES(head_norm_fwd, sin_table, IN | SIDE | MAYBE, F32, TABLE, R)};
 OPERANDS(head_norm_bwd) = {ROWS(head_norm_bwd, dx, OUT, DT, ld_dx, M, heads, D),
     ROWS(head_norm_bwd, dy, IN, DT, ld_dy, M, heads, D), ROWS(head_norm_bwd, x, IN, DT, ld_x, M, heads, D),
     TENSOR(head_norm_bwd, weight, IN | SIDE | POSITIVE, DT, D),

@@ -160,7 +160,8 @@ struct linear_bwd_weight_args {
 };
 
 /* RMSNorm of every head, over D (or with heads 1 of all heads together, D being their elements): y[i, h] = x[i, h] ·
- * rstd · (weight_offset + weight), with gate times silu(gate). Rows of x are ld_x elements apart, rows of y ld_y. */
+ * rstd · (weight_offset + weight), with gate times silu(gate). Rows of x are ld_x elements apart, rows of y ld_y. With
+ * positions, rope() follows, without a gate. */
 enum { GATED_MAX_DIM = 256 };
 struct head_norm_fwd_args {
     enum dtype dtype;
@@ -173,7 +174,17 @@ struct head_norm_fwd_args {
     float *rstd;      /* (M, heads) */
     const void *gate; /* dt (M, heads, D), rows ld_gate apart, or NULL; on a GPU, D is at most GATED_MAX_DIM */
     int64_t ld_gate;
+    int64_t R; /* of rope_args, as the following */
+    const int32_t *positions;
+    const float *cos_table, *sin_table;
+    bool pairs;
 };
+
+/* Whether one kernel of a GPU does both. */
+static inline bool head_norm_turns(const struct head_norm_fwd_args *a)
+{
+    return a->positions && !a->pairs && a->R == a->D && a->D >= 32 && a->D <= 512 && (a->D & (a->D - 1)) == 0;
+}
 
 /* dx = dres + the gradient with respect to x; dx may be dy or dres. dweight (D) or NULL: sum over rows and heads. */
 struct head_norm_bwd_args {
@@ -202,6 +213,13 @@ struct rope_args {
     const float *cos_table, *sin_table; /* (P, R/2) */
     bool inverse, pairs;
 };
+
+static inline struct rope_args rope_of_head_norm(const struct head_norm_fwd_args *a)
+{
+    struct rope_args rope = {a->dtype, a->M,         a->heads,     a->D,         a->ld_y, a->R,
+                             a->y,     a->positions, a->cos_table, a->sin_table, false,   a->pairs};
+    return rope;
+}
 
 /* y[i][b][a] = x[i][a][b], of D elements each: heads in another order. The `rest` elements after them are copied. */
 struct swap_heads_args {

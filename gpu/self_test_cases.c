@@ -97,9 +97,12 @@ CASES(linear_bwd_weight) = {{.args.linear_bwd_weight = {LINEAR_BWD_WEIGHT}},
 
 /* Then with an offset of the weights, and rows with something between them. */
 #define HEAD_FWD(ld) .dtype = SAME, .M = M, .heads = H, .D = D, .ld_x = ld, .ld_y = ld, .eps = 1e-6f
+#define HEAD_TURNED .positions = HERE, .cos_table = HERE, .sin_table = HERE
 CASES(head_norm_fwd) = {{.args.head_norm_fwd = {HEAD_FWD(H * D)}},
     {.args.head_norm_fwd = {HEAD_FWD(H * D + GAP), .weight_offset = 1}},
-    {.args.head_norm_fwd = {HEAD_FWD(H * D), .gate = HERE, .ld_gate = H * D + GAP}}};
+    {.args.head_norm_fwd = {HEAD_FWD(H * D), .gate = HERE, .ld_gate = H * D + GAP}},
+    {.args.head_norm_fwd = {HEAD_FWD(H * D), HEAD_TURNED, .R = D - 4}},
+    {.args.head_norm_fwd = {.dtype = SAME, .M = M, .heads = H, .D = 128, .ld_x = H * 128, .ld_y = H * 128, HEAD_TURNED, .R = 128}}};
 #define HEAD_BWD(ld) .dtype = SAME, .M = M, .heads = H, .D = D, .ld_x = ld, .ld_dy = ld, .ld_dx = ld
 CASES(head_norm_bwd) = {{.args.head_norm_bwd = {HEAD_BWD(H * D)}},
     {.args.head_norm_bwd = {HEAD_BWD(H * D + GAP), .weight_offset = 1, .accumulate = true}},

@@ -91,15 +91,24 @@ static void block_rope(const struct pass *pass, const struct rope_table *table, 
     t->device->ops->rope(pass->stream, &args);
 }
 
+/* Of queries or keys; NULL: there is none. */
+static const struct rope_table *block_rope_table(const struct transformer *t, const struct layer_desc *layer,
+                                                 bool queries)
+{
+    const struct rope_table *table = layer->local_rope                  ? &t->local_rope
+                                     : queries && t->query_rope.cosines ? &t->query_rope
+                                                                        : &t->rope;
+    return table->cosines && !layer->no_rope ? table : NULL;
+}
+
 /* Applies RoPE, if the block has it, to the H heads of q in rows `ld` apart, and to those of k, unless it is NULL. */
 static void rotate(const struct pass *pass, const struct block_buffers *b, void *q, int64_t ld, void *k, int64_t ld_k,
                    bool inverse)
 {
     const struct transformer *t = pass->transformer;
     const struct layer_desc *layer = layer_of(t, b);
-    const struct rope_table *table = layer->local_rope ? &t->local_rope : &t->rope;
-    if (!table->cosines || layer->no_rope) return;
-    const struct rope_table *queries = t->query_rope.cosines && !layer->local_rope ? &t->query_rope : table;
+    const struct rope_table *table = block_rope_table(t, layer, false), *queries = block_rope_table(t, layer, true);
+    if (!table) return;
     const bool together = queries == table && k == row_at(t, q, t->H, layer->head_dim) && ld_k == ld;
     block_rope(pass, queries, layer, q, together ? t->H + layer->num_kv_heads : t->H, ld, inverse);
     if (k && !together) block_rope(pass, table, layer, k, layer->num_kv_heads, ld_k, inverse);
@@ -152,7 +161,13 @@ static int64_t block_rotated_ld(const struct transformer *t, const struct layer_
     return t->qk_norm ? (t->H + kinds * layer->num_kv_heads) * layer->head_dim : transformer_width(t, layer);
 }
 
-/* From qkv to qk. */
+/* Whether the norms are of heads, which RoPE then turns. */
+static bool block_norms_turn(const struct transformer *t)
+{
+    return t->qk_norm && t->config.desc->qk_norm != QK_NORM_PROJECTION;
+}
+
+/* From qkv to qk, with RoPE if block_norms_turn(). */
 static void head_norms_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
@@ -172,7 +187,15 @@ static void head_norms_forward(const struct pass *pass, const struct unit *unit,
             .weight = heads_weight(t, unit, &heads),
             .weight_offset = heads_offset(t, &heads),
             .rstd = heads.rstd,
+            .pairs = t->config.desc->rope_pairs,
         };
+        const struct rope_table *table = block_rope_table(t, layer, kind == HEADS_Q);
+        if (table && kind != HEADS_V && block_norms_turn(t)) {
+            args.R = table->R;
+            args.positions = pass->batch.positions;
+            args.cos_table = table->cosines;
+            args.sin_table = table->sines;
+        }
         t->device->ops->head_norm_fwd(pass->stream, &args);
     }
 }
@@ -255,7 +278,7 @@ static void rotated_forward(const struct pass *pass, const struct unit *unit, co
     const int64_t ld = block_rotated_ld(t, layer);
     if (t->qk_norm) head_norms_forward(pass, unit, b);
     void *q = rotated(t, b), *k = row_at(t, q, t->H, layer->head_dim);
-    rotate(pass, b, q, ld, transformer_owns_kv(t, layer) ? k : NULL, ld, false);
+    if (!block_norms_turn(t)) rotate(pass, b, q, ld, transformer_owns_kv(t, layer) ? k : NULL, ld, false);
 }
 
 /* The arguments of attention in a pass, without its gradients. */

@@ -388,6 +388,14 @@ struct op_estimate op_estimate_delta_rule_bwd(const struct assumed_gpu *s, const
 
 /* ---- ops that move bytes ------------------------------------------------- */
 
+struct op_estimate op_estimate_head_norm_fwd(const struct assumed_gpu *s, const struct head_norm_fwd_args *a)
+{
+    const struct rope_args rope = rope_of_head_norm(a);
+    struct op_estimate e = memory_bound(s, TIME_NORMS, op_cost_head_norm_fwd(a), 0, share_head_norm, 1);
+    if (a->positions && !head_norm_turns(a)) e.parts[e.count++] = op_estimate_rope(s, &rope).parts[0];
+    return e;
+}
+
 #define MEMORY_BOUND(op, kind, share, launches)                                                 \
     struct op_estimate op_estimate_##op(const struct assumed_gpu *s, const struct op##_args *a) \
     {                                                                                           \
@@ -396,7 +404,6 @@ struct op_estimate op_estimate_delta_rule_bwd(const struct assumed_gpu *s, const
 MEMORY_BOUND(embedding_fwd, TIME_EMBEDDING, share_embedding, 1)
 MEMORY_BOUND(norm_fwd, TIME_NORMS, share_norm_fwd, 1)
 MEMORY_BOUND(norm_bwd, TIME_NORMS, share_norm_bwd, 2)
-MEMORY_BOUND(head_norm_fwd, TIME_NORMS, share_head_norm, 1)
 MEMORY_BOUND(head_norm_bwd, TIME_NORMS, share_head_norm, 2)
 MEMORY_BOUND(rope, TIME_ROPE, share_rope, 1)
 MEMORY_BOUND(swap_heads, TIME_ROPE, share_pointwise, 1)

@@ -259,6 +259,12 @@ static void gate_rows(struct harness *h, double *y)
     }
 }
 
+/* P: rows of RoPE's tables; N: elements of a head that it turns, if not all. */
+static int64_t head_rotary(const struct op_case *c)
+{
+    return c->N ? c->N : c->D;
+}
+
 static void head_norm_fwd_setup(struct harness *h)
 {
     const struct op_case *c = h->c;
@@ -268,6 +274,9 @@ static void head_norm_fwd_setup(struct harness *h)
     h->y = tensor_out(h, "y", h->dtype, c->M * ld, false);
     h->rstd = tensor_out(h, "rstd", DTYPE_F32, c->M * c->H, false);
     h->aux = has(h, GATED) ? input(h, "gate", c->M * ld) : NULL;
+    h->index_b = c->P ? random_ints(h, c->M, c->P) : NULL;
+    h->q = c->P ? tensor_in(h, "cos_table", DTYPE_F32, c->P * head_rotary(c) / 2, 1) : NULL;
+    h->k = c->P ? tensor_in(h, "sin_table", DTYPE_F32, c->P * head_rotary(c) / 2, 1) : NULL;
     h->args.head_norm_fwd = (struct head_norm_fwd_args){.dtype = h->dtype,
                                                         .M = c->M,
                                                         .heads = c->H,
@@ -281,7 +290,12 @@ static void head_norm_fwd_setup(struct harness *h)
                                                         .weight_offset = (float)h->c->offset,
                                                         .rstd = h->rstd->device,
                                                         .gate = h->aux ? h->aux->device : NULL,
-                                                        .ld_gate = ld};
+                                                        .ld_gate = ld,
+                                                        .R = head_rotary(c),
+                                                        .positions = c->P ? device_ints(h, h->index_b, c->M) : NULL,
+                                                        .cos_table = c->P ? h->q->device : NULL,
+                                                        .sin_table = c->P ? h->k->device : NULL,
+                                                        .pairs = has(h, PAIRS)};
 }
 
 static void head_norm_fwd_reference(struct harness *h)
@@ -292,6 +306,10 @@ static void head_norm_fwd_reference(struct harness *h)
     dense_rows(c, h->x->host, x);
     ref_norm(true, c->M * c->H, c->D, 1e-3f, x, norm_factors(h), NULL, y, NULL, h->rstd->expected);
     gate_rows(h, y);
+    for (int64_t i = 0; c->P && i < n; i++) y[i] = tensor_round(h->y, y[i]);
+    if (c->P)
+        ref_rope(c->M, c->H, c->D, head_rotary(c), c->H * c->D, y, h->index_b, h->q->host, h->k->host, false,
+                 has(h, PAIRS));
     spread_rows(c, y, h->y->expected);
 }
 

@@ -156,7 +156,15 @@ static ALWAYS_INLINE void head_norm_fwd_rows(const struct head_norm_fwd_args *a,
     }
 }
 
-OP_IN_PARTS(head_norm_fwd, a->M * a->heads * a->D, a->M, 1, WITH_DTYPE(a->dtype, head_norm_fwd_rows(a, part, DT)))
+static void head_norm_fwd_part(const struct head_norm_fwd_args *a, struct range part)
+{
+    const struct rope_args rope = rope_of_head_norm(a);
+    ASSERT(!a->gate || !a->positions);
+    WITH_DTYPE(a->dtype, head_norm_fwd_rows(a, part, DT));
+    if (a->positions) WITH_DTYPE(a->dtype, rope_rows(&rope, part, DT));
+}
+
+OP_IN_PARTS(head_norm_fwd, a->M * a->heads * a->D, a->M, 1, head_norm_fwd_part(a, part))
 
 /* gated: scratch for D gradients of the normed and weighted values. */
 static ALWAYS_INLINE void head_norm_bwd_rows(const struct head_norm_bwd_args *a, struct range rows, float *dweight,

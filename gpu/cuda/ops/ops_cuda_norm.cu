@@ -24,7 +24,7 @@ enum {
     FWD_HELD = 4,        /* vectors of a row that a thread holds */
     BWD_HELD = 2,        /* at most */
     FWD_RESIDENT = 1024, /* threads that a multiprocessor has room for: 64 registers each */
-    GATED_BLOCKS = 3,    /* of MANY_ROWS threads, where a gate needs more registers */
+    GATED_BLOCKS = 3,    /* of MANY_ROWS threads, where a gate or RoPE needs more registers */
     MAX_SUMS = CUDA_NORM_SUMS,
     SUM_GROUPS = 16, /* of parts, summed side by side */
 };
@@ -47,6 +47,12 @@ struct norm_gate {
     const void *z;
     void *dz;
     struct row_layout layout;
+};
+
+/* A head norm that RoPE follows (rope_args): the tables; NULL: none does. */
+struct norm_rope {
+    const int32_t *positions;
+    const float *cosines, *sines;
 };
 
 /* Calls visit(k, j) for each vector j of this thread; k < HELD counts them, and restarts in rows that are not whole. */
@@ -146,11 +152,46 @@ template <typename T, int V> __device__ __forceinline__ void norm_times_gate(flo
     for (int v = 0; v < V; v++) y[v] *= z[v] * sigmoid(z[v]);
 }
 
+/* y = the row, normed, rounded and turned. The thread has FWD_HELD whole vectors: those of half a head, then their
+ * partners. */
+template <typename T, int V>
+__device__ __forceinline__ void norm_turned(T *y, const fwd_row<T, V> &of, const struct norm_fwd_args &a, float rstd,
+                                            const struct norm_rope &rope, int token)
+{
+    const int width = static_cast<int>(blockDim.x), half = static_cast<int>(a.C) / 2;
+    const int64_t angles = static_cast<int64_t>(rope.positions[token]) * half;
+#pragma unroll
+    for (int k = 0; k < FWD_HELD / 2; k++) {
+        const int j = (static_cast<int>(threadIdx.x) + k * width) * V;
+        float both[2][V], c[V], s[V];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            load(static_cast<const T *>(a.weight) + j + i * half, both[i]);
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+                const float n = to_float(of.held[k + i * FWD_HELD / 2].at[v]) * rstd;
+                both[i][v] = to_float(rounded<T>(fmaf(n, both[i][v] + a.weight_offset, 0.0f)));
+            }
+        }
+        load(rope.cosines + angles + j, c);
+        load(rope.sines + angles + j, s);
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            const float low = both[0][v], high = both[1][v];
+            both[0][v] = fmaf(low, c[v], -high * s[v]);
+            both[1][v] = fmaf(high, c[v], low * s[v]);
+        }
+        store(y + j, both[0]);
+        store(y + j + half, both[1]);
+    }
+}
+
 /* Registers for FWD_RESIDENT threads of a multiprocessor. */
-template <typename T, int V, bool WHOLE, bool GATED = false>
-__global__ void __launch_bounds__(GATED ? MANY_ROWS : MAX_THREADS, GATED ? GATED_BLOCKS : FWD_RESIDENT / MAX_THREADS)
+template <typename T, int V, bool WHOLE, bool GATED = false, bool TURNED = false>
+__global__ void __launch_bounds__(GATED || TURNED ? MANY_ROWS : MAX_THREADS,
+                                  GATED || TURNED ? GATED_BLOCKS : FWD_RESIDENT / MAX_THREADS)
     norm_fwd_kernel(struct norm_fwd_args a, int rows, struct row_layout layout_x, struct row_layout layout_y,
-                    struct norm_gate gate)
+                    struct norm_gate gate, struct norm_rope rope)
 {
     SHARED(float, slots, [2][1][MAX_WARPS]);
     const int C = static_cast<int>(a.C), vectors = C / V;
@@ -187,9 +228,11 @@ __global__ void __launch_bounds__(GATED ? MANY_ROWS : MAX_THREADS, GATED ? GATED
         }
 
         const float rstd = 1.0f / sqrtf(sum[0] / static_cast<float>(C) + a.eps);
-        if (mine && threadIdx.x == 0) {
-            a.rstd[row] = rstd;
-            if (layer) a.mean[row] = mean;
+        if (mine && threadIdx.x == 0) a.rstd[row] = rstd;
+        if (mine && threadIdx.x == 0 && layer) a.mean[row] = mean;
+        if constexpr (TURNED) {
+            if (mine) norm_turned(y, of, a, rstd, rope, row / layout_x.heads);
+            continue;
         }
         each_vector<FWD_HELD, WHOLE>(mine, [&](int k, int j) {
             float w[V], b[V] = {0};
@@ -215,7 +258,7 @@ dim3 norm_block_of(int64_t vectors, int held)
 
 template <typename T>
 void norm_fwd(struct stream *stream, const struct norm_fwd_args *a, struct row_layout x, struct row_layout y,
-              const struct norm_gate &gate = {})
+              const struct norm_gate &gate = {}, const struct norm_rope &rope = {})
 {
     constexpr int V = VECTOR<T>;
     const int64_t size = sizeof(T), rows = a->M * x.heads;
@@ -227,14 +270,16 @@ void norm_fwd(struct stream *stream, const struct norm_fwd_args *a, struct row_l
     const dim3 block = norm_block_of(vectors, FWD_HELD);
     const bool whole = vectors <= static_cast<int64_t>(block.x) * FWD_HELD;
     /* as many blocks as run at a time, so that none waits for others to end */
-    const unsigned grid = grid_of(stream, ceil_div(rows, block.y),
-                                  gate.z ? GATED_BLOCKS : FWD_RESIDENT / static_cast<int>(block.x * block.y));
+    const unsigned grid =
+        grid_of(stream, ceil_div(rows, block.y),
+                gate.z || rope.positions ? GATED_BLOCKS : FWD_RESIDENT / static_cast<int>(block.x * block.y));
     LAUNCH(stream, "norm_fwd",
-           (gate.z    ? aligned ? norm_fwd_kernel<T, V, true, true> : norm_fwd_kernel<T, 1, true, true>
-               : aligned ? whole ? norm_fwd_kernel<T, V, true> : norm_fwd_kernel<T, V, false>
-               : whole ? norm_fwd_kernel<T, 1, true>
-                      : norm_fwd_kernel<T, 1, false>),
-           grid, block, *a, static_cast<int>(rows), x, y, gate);
+           (rope.positions ? norm_fwd_kernel<T, V, true, false, true>
+            : gate.z       ? aligned ? norm_fwd_kernel<T, V, true, true> : norm_fwd_kernel<T, 1, true, true>
+                  : aligned ? whole ? norm_fwd_kernel<T, V, true> : norm_fwd_kernel<T, V, false>
+                  : whole ? norm_fwd_kernel<T, 1, true>
+                           : norm_fwd_kernel<T, 1, false>),
+           grid, block, *a, static_cast<int>(rows), x, y, gate, rope);
 }
 
 /* ---- backward ------------------------------------------------------------ */
@@ -526,7 +571,7 @@ void cuda_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
 void cuda_head_norm_fwd(struct stream *stream, const struct head_norm_fwd_args *a)
 {
     struct norm_fwd_args norm = {};
-    ASSERT(!a->gate || a->D <= GATED_MAX_DIM);
+    ASSERT(!a->gate || (!a->positions && a->D <= GATED_MAX_DIM));
     norm.dtype = a->dtype;
     norm.kind = NORM_RMS;
     norm.M = a->M;
@@ -540,7 +585,13 @@ void cuda_head_norm_fwd(struct stream *stream, const struct head_norm_fwd_args *
     const int heads = static_cast<int>(a->heads);
     const struct row_layout layout_x = {heads, a->ld_x}, layout_y = {heads, a->ld_y};
     const struct norm_gate gate = {a->gate, nullptr, {heads, a->ld_gate}};
-    dispatch(a->dtype, [&](auto type) { norm_fwd<decltype(type)>(stream, &norm, layout_x, layout_y, gate); });
+    const int64_t size = static_cast<int64_t>(dtype_size(a->dtype));
+    const bool turns = head_norm_turns(a) && aligned16(a->x, a->y, a->weight, a->ld_x * size, a->ld_y * size);
+    const struct rope_args apart = rope_of_head_norm(a);
+    struct norm_rope rope = {a->positions, a->cos_table, a->sin_table};
+    if (!turns) rope.positions = nullptr;
+    dispatch(a->dtype, [&](auto type) { norm_fwd<decltype(type)>(stream, &norm, layout_x, layout_y, gate, rope); });
+    if (a->positions && !turns) cuda_rope(stream, &apart);
 }
 
 void cuda_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_args *a)

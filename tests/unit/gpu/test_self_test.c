@@ -79,6 +79,8 @@ enum {
     X(head_bwd_offset, head_norm_bwd, a->weight_offset = 0)                                                \
     X(head_added, head_norm_bwd, a->accumulate = false)                                                    \
     X(head_gate, head_norm_fwd, a->gate = NULL)                                                            \
+    X(head_turned, head_norm_fwd, if (head_norm_turns(a)) a->positions = NULL)                             \
+    X(head_turned_part, head_norm_fwd, if (!head_norm_turns(a)) a->positions = NULL)                       \
     X(head_bwd_gate, head_norm_bwd, a->gate = NULL)                                                        \
     X(conv_state, causal_conv_fwd, a->state = NULL)                                                        \
     X(conv_taps, causal_conv_fwd, if (a->K < CONV_TAPS) return)                                            \
