@@ -90,9 +90,9 @@ LIB_SOURCES = $(foreach room,$(ROOMS),$(wildcard $(room)/*.c))
 CMD_SOURCES = $(foreach room,$(CMD_ROOMS),$(wildcard $(room)/*.c))
 
 # CUDA. The .cu files are compiled for these architectures as far as nvcc knows them, and to PTX of the last one but 120,
-# which newer GPUs translate. Code for 80 also serves 8.6 and 8.9, for 100 10.3, for 120 12.1; that for 120 is made from
-# the PTX of 100, which spares a pass of the compiler. The run time is linked statically and the other libraries are
-# opened when needed: the binary starts without a driver.
+# which newer GPUs translate. Code for 80 also serves 8.6 and 8.9, for 100 10.3, for 120 12.1; that for 90 is 90a's, which
+# has wgmma; that for 120 is made from the PTX of 100, which spares a pass of the compiler. The run time is linked statically
+# and the other libraries are opened when needed: the binary starts without a driver.
 NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 CUDA ?= $(if $(and $(NVCC),$(shell command -v $(CXX)),$(if $(SANITIZE),,1)),1,0)
 ifeq ($(CUDA),1)
@@ -111,8 +111,8 @@ CU_SOURCES = $(wildcard gpu/cuda/*/*.cu)
 CFLAGS_ALL += -DZTRAIN_CUDA=1 -isystem $(CUDA_HOME)/include
 LDLIBS_ALL += -L$(CUDA_HOME)/lib64 -L$(CUDA_HOME)/lib -lcudart_static -lrt
 NVCC_FLAGS = -std=c++17 -O3 -lineinfo -I. -DZTRAIN_CUDA=1 -D_GNU_SOURCE -MMD -MP \
-	$(foreach arch,$(CUDA_ARCHITECTURES),-gencode arch=compute_$(if $(filter 120,$(arch)),$(CUDA_PTX),$(arch))$(comma)code=sm_$(arch)) \
-	-gencode arch=compute_$(CUDA_PTX)$(comma)code=compute_$(CUDA_PTX) \
+	$(foreach arch,$(CUDA_ARCHITECTURES:90=90a),-gencode arch=compute_$(if $(filter 120,$(arch)),$(CUDA_PTX),$(arch))$(comma)code=sm_$(arch)) \
+	-gencode arch=compute_$(CUDA_PTX)$(comma)code=compute_$(CUDA_PTX) -DZTRAIN_SM90A=$(words $(filter 90,$(CUDA_ARCHITECTURES))) \
 	-Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-g -Xptxas -warn-spills,-warn-lmem-usage \
 	$(if $(filter 1,$(WERROR)),-Werror all-warnings -Xptxas -Werror) $(NVCCFLAGS)
 else

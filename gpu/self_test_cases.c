@@ -201,7 +201,7 @@ CASES(experts_swiglu_bwd) = {{.args.experts_swiglu_bwd = {LIMITED, .F = F, .row_
     {.args.experts_swiglu_bwd = {.dtype = SAME, .M = M, .F = F}, .scale = 2}};
 
 /* Four experts, one without rows; tiles that are not whole, in both layouts of weights; rows of one expert that take
- * several tiles; gradients that are added. */
+ * several tiles; gradients that are added, and whose rows take each stage of the pipeline twice. */
 #define GROUPED(rows, n, k) .dtype = SAME, .M = rows, .N = n, .K = k, .E = 4
 CASES(grouped_linear_fwd) = {{.args.grouped_linear_fwd = {GROUPED(M, N, C), .accumulate = true}},
     {.args.grouped_linear_fwd = {GROUPED(200, 133, 37), .weights_in_out = true, .bias = HERE}}};
@@ -209,7 +209,7 @@ CASES(grouped_linear_bwd_input) = {{.args.grouped_linear_bwd_input = {GROUPED(M,
     {.args.grouped_linear_bwd_input = {GROUPED(200, 37, 133), .weights_in_out = true}}};
 CASES(grouped_linear_bwd_weight) = {{.args.grouped_linear_bwd_weight = {GROUPED(M, N, C)}},
     {.args.grouped_linear_bwd_weight = {GROUPED(200, 37, 133), .weights_in_out = true, .dbias = HERE}},
-    {.args.grouped_linear_bwd_weight = {GROUPED(M, N, C), .dbias = HERE, .row_weights = HERE, .accumulate = true, .accumulate_dbias = true}},
+    {.args.grouped_linear_bwd_weight = {GROUPED(400, N, 200), .dbias = HERE, .row_weights = HERE, .accumulate = true, .accumulate_dbias = true}},
     {.args.grouped_linear_bwd_weight = {GROUPED(M, N, C), .dw_dtype = DTYPE_BF16, .accumulate = true}, .dtypes = 1 << DTYPE_BF16}};
 CASES(tanh_fwd) = {{.args.tanh_fwd = {.dtype = SAME, .n = COUNT}, .scale = 2}};
 CASES(tanh_bwd) = {{.args.tanh_bwd = {.dtype = SAME, .n = COUNT}, .scale = 0.9f}};

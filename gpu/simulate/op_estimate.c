@@ -305,17 +305,24 @@ struct op_estimate op_estimate_attention_decode(const struct assumed_gpu *s, con
 
 /* y = x · W and its gradient of x in 16 bits: by cuDNN, whose kernels for them have tiles of 128 x 128
  * (tests/emulation/cudnn_plans.c), as a dense product of as many tiles. The rest: by ztrain's kernel
- * (ops_cuda_grouped.cu) in tiles of 128 x 256 with mma.sync, which has 0.629 of a Hopper's FLOPs (Luo and others,
- * arXiv 2402.13499) and all of an Ampere's; a quarter is taken for waiting. Neither was measured. Each expert leaves
- * half a tile of rows empty, or of k. */
-enum { GROUPED_TILE = 128, GROUPED_DEPTH = 32 };
+ * (ops_cuda_grouped.cu) in tiles of 128 x 256. Each expert leaves half a tile of rows empty, or of k. Not measured:
+ *
+ *   - With mma.sync, a quarter is taken for waiting, and a Hopper has 0.629 of its FLOPs (Luo and others, arXiv
+ *     2402.13499).
+ *   - A weight's gradient on a Hopper is by wgmma. Triton's matmul_kernel (tutorial 09: the same tile, instructions and
+ *     copies) had 0.61 of the data sheet's FLOPs in fp8, 0.95 of cuBLAS's (github.com/triton-lang/triton/pull/5461),
+ *     and in fp16 with K = 512 and its stores 0.76 of cuBLAS's (pull/5726). */
+enum { GROUPED_TILE = 128, MMA_DEPTH = 32, WGMMA_DEPTH = 64 };
 static const double share_of_mma = 0.75, hopper_mma = 0.629 * 4096; /* FLOPs a clock of a multiprocessor */
+static const double share_of_wgmma = 0.6;
 
-static double grouped_own(const struct assumed_gpu *s, enum dtype dtype, double rows, int64_t columns, double K)
+static double grouped_own(const struct assumed_gpu *s, enum dtype dtype, double rows, int64_t columns, double K,
+                          bool wgmma)
 {
     const int64_t width = 2 * GROUPED_TILE;
     const double flops = 2 * rows * (double)(ceil_div(columns, width) * width) * K;
     if (dtype == DTYPE_F32) return flops / (share_of_own * s->gpu->flops[dtype]);
+    if (wgmma) return flops / (share_of_wgmma * s->gpu->flops[dtype]);
     return flops / (share_of_mma * fmin(s->gpu->flops[dtype], hopper_mma * usual_clock * s->gpu->sms));
 }
 
@@ -326,9 +333,9 @@ static struct op_estimate grouped_rows(const struct assumed_gpu *s, enum time_ki
     const double size = cost_size_of(a->dtype), bandwidth = share_pointwise * s->gpu->bytes;
     const bool own = a->dtype == DTYPE_F32 || a->bias || a->accumulate || a->N % 8 || a->K % 8;
     const struct op_cost work = op_cost_grouped_linear_fwd(a);
-    const double seconds =
-        own ? grouped_own(s, a->dtype, (double)rows, a->N, (double)a->K) + (double)(a->M * a->N) * size / bandwidth
-            : grouped_estimate(s->gpu, a->dtype, rows, a->N, a->K, size);
+    const double seconds = own ? grouped_own(s, a->dtype, (double)rows, a->N, (double)a->K, false) +
+                                     (double)(a->M * a->N) * size / bandwidth
+                               : grouped_estimate(s->gpu, a->dtype, rows, a->N, a->K, size);
     return product(s, kind, a->dtype, work, fmax(seconds, work.bytes / bandwidth), 0);
 }
 
@@ -350,7 +357,9 @@ struct op_estimate op_estimate_grouped_linear_bwd_weight(const struct assumed_gp
     const bool narrow = gpu_assumes(s, ASSUME_BF16_GRADIENTS);
     const double out = cost_size_of(narrow ? a->dtype : a->dw_dtype) * (a->accumulate ? 2 : 1);
     const double rows = (double)(ceil_div(a->N, GROUPED_TILE) * GROUPED_TILE);
-    const double seconds = grouped_own(s, a->dtype, rows, a->K, (double)(a->M + a->E * GROUPED_DEPTH / 2)) +
+    const bool wgmma = s->gpu->hopper && a->dtype != DTYPE_F32;
+    const double K = (double)(a->M + a->E * (wgmma ? WGMMA_DEPTH : MMA_DEPTH) / 2);
+    const double seconds = grouped_own(s, a->dtype, rows, a->K, K, wgmma) +
                            (double)(a->E * a->N * a->K) * out / (share_pointwise * s->gpu->bytes);
     struct op_estimate estimate =
         product(s, TIME_GEMM_WGRAD, a->dtype, op_cost_grouped_linear_bwd_weight(a), seconds, 0);

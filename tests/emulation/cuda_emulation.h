@@ -26,6 +26,8 @@
 #define __grid_constant__
 #endif
 
+#define ZTRAIN_SM90A 1 /* the emulated GPUs have wgmma */
+
 /* ---- what the run time offers -------------------------------------------- */
 
 namespace emulation
@@ -69,6 +71,13 @@ uint64_t atomic_update(atomic_kind kind, void *address, size_t bytes, bool is_si
                        const char *file, int line);
 void trap(const char *file, int line);
 
+/* PTX's wgmma by its groups of four warps. `what` is an instruction: products wait in a queue of the thread, and the
+ * wait for their group computes them, as late as the GPU might. */
+extern char *shared_arena;
+void wgmma(const char *what);
+typedef void wgmma_compute(float *sum, uint64_t a, uint64_t b);
+void wgmma_enqueue(wgmma_compute *compute, float *sum, uint64_t a, uint64_t b);
+
 template <typename... Parameters> struct typed_launch final : launch {
     void (*kernel)(Parameters...);
     std::tuple<Parameters...> arguments;
@@ -102,6 +111,48 @@ inline T exchange_typed(exchange_kind kind, unsigned mask, T value, int operand,
     bits = exchange(kind, mask, bits, operand, width, file, line);
     memcpy(&value, &bits, sizeof value);
     return value;
+}
+
+/* The place of an element in shared_arena by PTX's "Matrix Descriptor Format" and "Shared Memory Matrix Layout", of a
+ * matrix of 16-bit elements whose k-rows have the other dimension side by side: "leading" lies between chunks of 128
+ * bytes, "stride" between eight k-rows. The swizzle of 128 bytes exchanges bits 4-6 of an address by bits 7-9. */
+inline size_t wgmma_address(uint64_t matrix, unsigned k, unsigned side)
+{
+    const size_t begin = (matrix & 0x3fff) << 4, leading = (matrix >> 16 & 0x3fff) << 4,
+                 stride = (matrix >> 32 & 0x3fff) << 4;
+    const size_t at = begin + side / 64 * leading + k / 8 * stride + k % 8 * 128 + side % 64 * 2;
+    return at ^ (at >> 7 & 7) << 4;
+}
+template <typename T> inline T wgmma_element(uint64_t matrix, unsigned k, unsigned side)
+{
+    return *reinterpret_cast<const T *>(shared_arena + wgmma_address(matrix, k, side));
+}
+/* What a thread computes of m64n256k16: sum holds 64 columns of each of its two rows, of which it reads two at once. */
+template <typename T> inline void wgmma_thread(float *sum, uint64_t a, uint64_t b)
+{
+    struct alignas(4) pair {
+        T at[2];
+    };
+    const unsigned lane = thread_index.x % 32, row = thread_index.x / 32 % 4 * 16 + lane / 4;
+    float top[16], bottom[16];
+    for (unsigned k = 0; k < 16; k++) {
+        top[k] = static_cast<float>(wgmma_element<T>(a, k, row));
+        bottom[k] = static_cast<float>(wgmma_element<T>(a, k, row + 8));
+    }
+    for (unsigned j = 0; j < 64; j += 2) {
+        float x0 = sum[j], x1 = sum[j + 1], y0 = sum[64 + j], y1 = sum[64 + j + 1];
+        for (unsigned k = 0; k < 16; k++) {
+            const pair right = wgmma_element<pair>(b, k, j / 2 * 8 + lane % 4 * 2);
+            const float left = static_cast<float>(right.at[0]), next = static_cast<float>(right.at[1]);
+            x0 = fmaf(top[k], left, x0), x1 = fmaf(top[k], next, x1);
+            y0 = fmaf(bottom[k], left, y0), y1 = fmaf(bottom[k], next, y1);
+        }
+        sum[j] = x0, sum[j + 1] = x1, sum[64 + j] = y0, sum[64 + j + 1] = y1;
+    }
+}
+template <typename T> inline void wgmma_product(float *sum, uint64_t a, uint64_t b)
+{
+    wgmma_enqueue(wgmma_thread<T>, sum, a, b);
 }
 
 template <typename T>
@@ -173,6 +224,7 @@ EMULATION_SHUFFLE(shfl_xor, EXCHANGE_XOR)
 #define __all_sync(mask, predicate) (__ballot_sync(mask, !(predicate)) == 0 ? 1 : 0)
 #define __threadfence() emulation::fence()
 #define __threadfence_block() ((void)0)
+#define __cvta_generic_to_shared(p) static_cast<size_t>(reinterpret_cast<const char *>(p) - emulation::shared_arena)
 #define __trap() emulation::trap(__FILE__, __LINE__)
 
 #define EMULATION_ATOMIC(kind, ...) emulation::atomic(__FILE__, __LINE__, emulation::kind, __VA_ARGS__)

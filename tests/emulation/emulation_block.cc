@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #if !defined(__x86_64__)
@@ -78,6 +79,17 @@ struct fiber {
 };
 
 fiber fibers[MAX_THREADS];
+
+/* Of wgmma. */
+struct product {
+    wgmma_compute *compute;
+    float *sum;
+    uint64_t a, b;
+    int group;
+};
+std::vector<product> products[MAX_THREADS]; /* begun by a thread, and not computed */
+int product_groups[MAX_THREADS];            /* that it has ended */
+
 unsigned threads, ended, waiting; /* of the block: all, ended, at the block's barrier */
 place barrier_place;
 int barrier_or, barrier_and, barrier_count;
@@ -132,6 +144,8 @@ void fiber_main(void)
     if (__sanitizer_finish_switch_fiber)
         __sanitizer_finish_switch_fiber(nullptr, &scheduler_bottom, &scheduler_size);
     running->run_thread();
+    if (!products[current_thread].empty())
+        report("a kernel ends before its wgmma products");
     f->state = ENDED;
     ended++;
     free_stacks.push_back(f->stack);
@@ -323,6 +337,31 @@ int barrier_block(barrier_kind kind, int predicate, const char *file, int line)
             fibers[t].state = RUNNABLE;
     }
     return result;
+}
+
+/* ---- wgmma --------------------------------------------------------------- */
+
+void wgmma_enqueue(wgmma_compute *compute, float *sum, uint64_t a, uint64_t b)
+{
+    for (uint64_t matrix : {a, b})
+        if (matrix >> 62 != 1 || (matrix >> 46 & 0xffff) != 0)
+            report("wgmma: a descriptor 0x%llx of another layout", static_cast<unsigned long long>(matrix));
+    products[current_thread].push_back({compute, sum, a, b, product_groups[current_thread]});
+}
+
+void wgmma(const char *what)
+{
+    static const char wait[] = "wgmma.wait_group.sync.aligned ";
+    std::vector<product> &begun = products[current_thread];
+    if (strcmp(what, "wgmma.commit_group.sync.aligned") == 0)
+        product_groups[current_thread]++;
+    if (strncmp(what, wait, sizeof wait - 1) != 0)
+        return;
+    const int end = product_groups[current_thread] - atoi(what + sizeof wait - 1);
+    size_t done = 0;
+    for (; done < begun.size() && begun[done].group < end; done++)
+        begun[done].compute(begun[done].sum, begun[done].a, begun[done].b);
+    begun.erase(begun.begin(), begun.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
 namespace

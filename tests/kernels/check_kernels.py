@@ -24,7 +24,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 TABLE = os.path.join(ROOT, "tests", "kernels", "limits.txt")
 TOOLS = os.path.join(ROOT, "build", "nvidia-tools")
 PACKAGES = ["nvidia-cuda-cuobjdump==13.4.92", "nvidia-cuda-nvdisasm==13.4.92"]
-ARCHITECTURE = "sm_90"
+ARCHITECTURE = "sm_90a"
 # Of a multiprocessor of that architecture (CUDA C++ programming guide): limits, and units of allocation
 WARPS, BLOCKS, REGISTERS, SHARED = 64, 32, 65536, 233472
 REGISTERS_UNIT, SHARED_UNIT, SHARED_RESERVED = 256, 128, 1024

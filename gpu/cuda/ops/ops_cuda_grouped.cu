@@ -5,7 +5,10 @@
  *
  * A tile has 128 x 256 elements, a warp 64 x 64 of them: shared memory then gives the tensor cores 128 bytes for each
  * mma, and L2 a byte for 85 FLOPs. The next two parts of k are on their way while one is multiplied. A lane holds, in
- * every dtype, the rows and columns of mma's sums (attention_cuda_tiles.cuh). */
+ * every dtype, the rows and columns of mma's sums (attention_cuda_tiles.cuh).
+ *
+ * Hopper has all of its FLOPs in `wgmma` only, which reads both operands from shared memory. It multiplies weights'
+ * gradients there, whose operands both have rows of k; four warps have 64 x 256 sums. */
 #include "gpu/cuda/attention/attention_cuda_tiles.cuh"
 #include "gpu/cuda/gemm/gemm_cuda_kernels.h"
 
@@ -13,16 +16,25 @@ namespace
 {
 
 enum { WARPS_DOWN = 2, WARPS_ACROSS = 4, THREADS = WARPS_DOWN * WARPS_ACROSS * WARP_SIZE, WARP_SIDE = 64 };
-enum { TILE_ROWS = WARPS_DOWN * WARP_SIDE, TILE_COLUMNS = WARPS_ACROSS * WARP_SIDE, STAGES = 3 };
-enum { LANE_ROWS = WARP_SIDE / 8, LANE_COLUMNS = WARP_SIDE / 4, SUM_COLUMNS = 32, SUM_ROWS = 16 };
+enum { TILE_ROWS = WARPS_DOWN * WARP_SIDE, TILE_COLUMNS = WARPS_ACROSS * WARP_SIDE, AHEAD = 2 };
+enum { SUM_COLUMNS = 32, SUM_ROWS = 16 };
 
-template <typename T> constexpr int DEPTH = 4 * VECTOR<T>; /* elements of k in a stage */
+/* GROUPS: by wgmma. A group of four warps has 64 rows of the tile, and each warp of it 16. */
+template <bool GROUPS> constexpr int STAGES = GROUPS ? 4 : 3;
+template <bool GROUPS> constexpr int WARP_DOWN = GROUPS ? 16 : 64; /* elements of a warp's sums */
+template <bool GROUPS> constexpr int WARP_ACROSS = GROUPS ? 256 : 64;
+template <typename T, bool GROUPS> constexpr int DEPTH = GROUPS ? 64 : 4 * VECTOR<T>; /* elements of k in a stage */
 
 /* Elements between rows of an operand's tile: SIDE rows, or with BY_K rows of SIDE elements. 16 bytes are between two
  * rows, so that neighbours lie in different banks. */
-template <typename T, int SIDE, bool BY_K> constexpr int OPERAND_LD = (BY_K ? SIDE : DEPTH<T>)+VECTOR<T>;
-template <typename T, int SIDE, bool BY_K>
-constexpr int OPERAND_SIZE = (BY_K ? DEPTH<T> : SIDE) * OPERAND_LD<T, SIDE, BY_K>;
+template <typename T, int SIDE, bool BY_K> constexpr int OPERAND_LD = (BY_K ? SIDE : DEPTH<T, false>)+VECTOR<T>;
+template <typename T, int SIDE, bool BY_K, bool GROUPS>
+constexpr int OPERAND_SIZE = GROUPS ? DEPTH<T, true> *SIDE
+                                    : (BY_K ? DEPTH<T, false> : SIDE) * OPERAND_LD<T, SIDE, BY_K>;
+
+/* wgmma reads chunks of 64 columns. The 16 bytes p of a chunk's row r lie at p ^ (r % 8) of the row's 128 bytes (PTX
+ * ISA, "Shared Memory Matrix Layout": MN-major, a swizzle of 128 bytes). */
+enum { CHUNK = 64, CHUNK_ALIGN = 1024 };
 
 /* c (m, n) = a (m, k) · bᵀ (n, k), each operand by rows, or BY_K by columns. For a weight's gradient c has a matrix for
  * each expert, and k are the expert's rows; else b has one, and the m rows are the expert's. */
@@ -63,31 +75,48 @@ template <typename T> __device__ __forceinline__ void copy_async(T *to, const T 
 /* Ends the copies of a stage, or waits for those of all stages but the latest. */
 #ifdef __CUDA_ARCH__
 #define COPIES_DO(what) asm volatile("cp.async." what ";" ::: "memory")
+#define PREFETCH(at) asm volatile("prefetch.global.L2 [%0];" ::"l"(at))
 #else
 #define COPIES_DO(what) (void)0
+#define PREFETCH(at) (void)(at)
 #endif
-static_assert(STAGES == 3, "a stage is multiplied, one may be under way: wait_group 1");
+static_assert(AHEAD == 2, "a stage is multiplied, one may be under way: wait_group 1");
+
+template <typename T, int SIDE, bool BY_K, bool GROUPS> __device__ __forceinline__ int operand_at(int row, int column)
+{
+    constexpr int V = VECTOR<T>;
+    if (!GROUPS) return row * OPERAND_LD<T, SIDE, BY_K> + column;
+    return column / CHUNK * (DEPTH<T, true> * CHUNK) + row * CHUNK + (column / V ^ row) % 8 * V + column % V;
+}
 
 /* `side` rows of the operand and `k` of their elements exist from `from` on; the others of the tile are zero. */
-template <int SIDE, bool BY_K, typename T>
+template <int SIDE, bool BY_K, bool GROUPS, typename T>
 __device__ __forceinline__ void load_operand(T *tile, const T *from, int64_t ld, int side, int k, bool vectors)
 {
-    constexpr int V = VECTOR<T>, COUNT = BY_K ? DEPTH<T> : SIDE, COLUMNS = BY_K ? SIDE : DEPTH<T>;
+    constexpr int V = VECTOR<T>, K = DEPTH<T, GROUPS>, COUNT = BY_K ? K : SIDE, COLUMNS = BY_K ? SIDE : K;
     const int rows = BY_K ? k : side, columns = BY_K ? side : k, thread = static_cast<int>(threadIdx.x);
     constexpr int STEP = THREADS * V / COLUMNS; /* rows that all threads copy at once */
     const int row = thread * V / COLUMNS, column = thread * V % COLUMNS;
     const T *at = from + row * ld + column;
 #pragma unroll
     for (int i = 0; vectors && i < COUNT; i += STEP, at += STEP * ld)
-        copy_async(tile + (row + i) * (COLUMNS + V) + column, at, row + i < rows && column < columns);
+        copy_async(tile + operand_at<T, SIDE, BY_K, GROUPS>(row + i, column), at, row + i < rows && column < columns);
 #pragma unroll 1
     for (int i = thread; !vectors && i < COUNT * COLUMNS; i += THREADS) {
-        const bool exists = i / COLUMNS < rows && i % COLUMNS < columns;
-        tile[i / COLUMNS * (COLUMNS + V) + i % COLUMNS] = exists ? from[i / COLUMNS * ld + i % COLUMNS] : rounded<T>(0);
+        const int r = i / COLUMNS, c = i % COLUMNS;
+        tile[operand_at<T, SIDE, BY_K, GROUPS>(r, c)] = r < rows && c < columns ? from[r * ld + c] : rounded<T>(0);
     }
 }
 
-typedef float warp_sum[LANE_ROWS][LANE_COLUMNS]; /* a lane's */
+/* Moves what a tile's sums are added to into L2. */
+template <typename Y> __device__ __forceinline__ void prefetch_tile(const Y *c, int64_t ld, int rows, int columns)
+{
+    constexpr int LINE = 128 / sizeof(Y), LINES = TILE_COLUMNS / LINE;
+    for (int i = static_cast<int>(threadIdx.x); i < rows * LINES; i += THREADS)
+        if (i % LINES * LINE < columns) PREFETCH(c + i / LINES * ld + i % LINES * LINE);
+}
+
+template <bool GROUPS> using warp_sum = float[WARP_DOWN<GROUPS> / 8][WARP_ACROSS<GROUPS> / 4]; /* a lane's */
 
 __device__ __forceinline__ int lane_row(int i)
 {
@@ -101,7 +130,7 @@ __device__ __forceinline__ int lane_column(int j)
 
 /* sum += a · b over half of a stage, from k = begin on; a, b: the warp's. */
 template <bool A_BY_K, bool B_BY_K, typename T>
-__device__ __forceinline__ void multiply_half(warp_sum &sum, const T *a, const T *b, int begin)
+__device__ __forceinline__ void multiply_half(warp_sum<false> &sum, const T *a, const T *b, int begin)
 {
     constexpr int LD_A = OPERAND_LD<T, TILE_ROWS, A_BY_K>, LD_B = OPERAND_LD<T, TILE_COLUMNS, B_BY_K>;
     constexpr int ROW_A = A_BY_K ? 1 : LD_A, K_A = A_BY_K ? LD_A : 1, ROW_B = B_BY_K ? 1 : LD_B,
@@ -111,7 +140,7 @@ __device__ __forceinline__ void multiply_half(warp_sum &sum, const T *a, const T
         a += A_BY_K ? (sixteen + lane % 8) * LD_A + eight : lane % 16 * LD_A + sixteen;
         b += B_BY_K ? lane % 16 * LD_B + sixteen : (sixteen + lane % 8) * LD_B + eight;
 #pragma unroll
-        for (int k = begin; k < begin + DEPTH<T> / 2; k += 16) {
+        for (int k = begin; k < begin + DEPTH<T, false> / 2; k += 16) {
             unsigned left[WARP_SIDE / 16][4], right[4];
 #pragma unroll
             for (int m = 0; m < WARP_SIDE; m += 16) load_matrices<A_BY_K>(left[m / 16], a + m * ROW_A + k * K_A);
@@ -128,52 +157,139 @@ __device__ __forceinline__ void multiply_half(warp_sum &sum, const T *a, const T
         }
     } else {
 #pragma unroll 1
-        for (int k = begin; k < begin + DEPTH<T> / 2; k++) {
-            float left[LANE_ROWS];
+        for (int k = begin; k < begin + DEPTH<T, false> / 2; k++) {
+            float left[WARP_SIDE / 8];
 #pragma unroll
-            for (int i = 0; i < LANE_ROWS; i++) left[i] = to_float(a[lane_row(i) * ROW_A + k * K_A]);
+            for (int i = 0; i < WARP_SIDE / 8; i++) left[i] = to_float(a[lane_row(i) * ROW_A + k * K_A]);
 #pragma unroll
-            for (int j = 0; j < LANE_COLUMNS; j++) {
+            for (int j = 0; j < WARP_SIDE / 4; j++) {
                 const float right = to_float(b[lane_column(j) * ROW_B + k * K_B]);
 #pragma unroll
-                for (int i = 0; i < LANE_ROWS; i++) sum[i][j] = fmaf(left[i], right, sum[i][j]);
+                for (int i = 0; i < WARP_SIDE / 8; i++) sum[i][j] = fmaf(left[i], right, sum[i][j]);
             }
         }
     }
 }
 
-/* c (rows, columns): the warp's. */
-template <typename T, typename Y>
-__device__ __forceinline__ void store_sum(Y *c, const warp_sum &sum, const T *bias, int64_t rows, int64_t columns,
-                                          const struct grouped &g)
+/* ---- wgmma --------------------------------------------------------------- */
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define WGMMA_DO(what, ...) asm volatile(what ";" : __VA_ARGS__ : : "memory")
+#elif defined(ZTRAIN_EMULATION)
+#define WGMMA_DO(what, ...) emulation::wgmma(what)
+#else
+#define WGMMA_DO(what, ...) (void)0
+#endif
+
+/* A lane's 128 sums of 64 x 256, in the order of wgmma's registers. */
+#define SUMS_4(j) "+f"(sum[0][j]), "+f"(sum[0][(j) + 1]), "+f"(sum[1][j]), "+f"(sum[1][(j) + 1])
+#define SUMS_16(j) SUMS_4(j), SUMS_4((j) + 2), SUMS_4((j) + 4), SUMS_4((j) + 6)
+#define SUMS SUMS_16(0), SUMS_16(8), SUMS_16(16), SUMS_16(24), SUMS_16(32), SUMS_16(40), SUMS_16(48), SUMS_16(56)
+#define TEN(n) "%" n "0,%" n "1,%" n "2,%" n "3,%" n "4,%" n "5,%" n "6,%" n "7,%" n "8,%" n "9,"
+#define HUNDRED TEN("") TEN("1") TEN("2") TEN("3") TEN("4") TEN("5") TEN("6") TEN("7") TEN("8") TEN("9")
+#define MULTIPLY_GROUP(type)                                                                                          \
+    asm volatile("{.reg .pred add; setp.eq.u32 add, 0, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type \
+                 " {" HUNDRED TEN("10") TEN("11") "%120,%121,%122,%123,%124,%125,%126,%127}"                          \
+                                                  ", %128, %129, add, 1, 1, 1, 1;}"                                   \
+                 : SUMS                                                                                               \
+                 : "l"(a), "l"(b))
+
+template <typename T, int N> constexpr uint64_t IN_16_BYTES = N * sizeof(T) / 16;
+
+/* Describes a matrix BY_K of chunks to wgmma (PTX ISA, "Matrix Descriptor Format"): the address, the distances of
+ * chunks and of eight rows, and the swizzle of 128 bytes. */
+template <typename T> __device__ __forceinline__ uint64_t matrix_of(const T *at)
 {
+    return __cvta_generic_to_shared(at) / 16 | IN_16_BYTES<T, DEPTH<T, true> * CHUNK> << 16 |
+           IN_16_BYTES<T, 8 * CHUNK> << 32 | 1ull << 62;
+}
+
+/* Begins sum += a · b over a stage. Threads have fenced their copies (wgmma reads by the "async proxy") and met. */
+template <typename T> __device__ __forceinline__ void begin_product(warp_sum<true> &sum, uint64_t a, uint64_t b)
+{
+    WGMMA_DO("wgmma.fence.sync.aligned");
 #pragma unroll
-    for (int i = 0; i < LANE_ROWS; i++) {
+    for (int k = 0; k < DEPTH<T, true>; k += 16, a += IN_16_BYTES<T, 16 * CHUNK>, b += IN_16_BYTES<T, 16 * CHUNK>) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+        if (std::is_same<T, __half>::value)
+            MULTIPLY_GROUP("f16");
+        else
+            MULTIPLY_GROUP("bf16");
+#elif defined(ZTRAIN_EMULATION)
+        emulation::wgmma_product<T>(&sum[0][0], a, b);
+#endif
+    }
+    WGMMA_DO("wgmma.commit_group.sync.aligned");
+}
+
+/* sum += a · b over a stage, for the warp at (row, column) of the tile; `mine`: it has elements there. */
+template <bool A_BY_K, bool B_BY_K, bool GROUPS, typename T, typename Fetch>
+__device__ __forceinline__ void multiply_stage(warp_sum<GROUPS> &sum, const T *a, const T *b, int row, int column,
+                                               bool mine, Fetch fetch)
+{
+    if constexpr (GROUPS) {
+        begin_product<T>(sum, matrix_of(a + row / CHUNK * (DEPTH<T, true> * CHUNK)), matrix_of(b));
+        fetch();
+        WGMMA_DO("wgmma.wait_group.sync.aligned 1"); /* for the product before this one */
+    } else {
+        a += row * (A_BY_K ? 1 : OPERAND_LD<T, TILE_ROWS, A_BY_K>);
+        b += column * (B_BY_K ? 1 : OPERAND_LD<T, TILE_COLUMNS, B_BY_K>);
+        if (mine) multiply_half<A_BY_K, B_BY_K>(sum, a, b, 0);
+        fetch(); /* while the tensor cores are busy */
+        if (mine) multiply_half<A_BY_K, B_BY_K>(sum, a, b, DEPTH<T, false> / 2);
+    }
+}
+
+/* c (rows, columns): the warp's. Earlier values that are added are read many at a time, then used. */
+template <bool GROUPS, typename T, typename Y>
+__device__ __forceinline__ void store_sum(Y *c, const warp_sum<GROUPS> &sum, const T *bias, int64_t rows,
+                                          int64_t columns, const struct grouped &g)
+{
+    constexpr int COUNT = WARP_ACROSS<GROUPS> / 4, PART = GROUPS ? 32 : COUNT;
 #pragma unroll
-        for (int j = 0; j < LANE_COLUMNS; j += 2) {
-            const int column = lane_column(j);
-            const bool two = column + 1 < columns;
-            Y *to = c + lane_row(i) * g.n + column;
-            if (lane_row(i) >= rows || column >= columns) continue;
-            float x[2] = {sum[i][j], sum[i][j + 1]}, old[2] = {0, 0};
+    for (int i = 0; i < WARP_DOWN<GROUPS> / 8 * (COUNT / PART); i++) {
+        const int r = i / (COUNT / PART), first = i % (COUNT / PART) * PART;
+        Y *const row = c + lane_row(r) * g.n;
+        const int64_t end = lane_row(r) < rows ? columns : 0;
+        pack<Y, 2> old[PART / 2];
+#pragma unroll
+        for (int j = 0; j < PART; j += 2) {
+            const int column = lane_column(first + j);
+            old[j / 2] = {};
+            if (!g.accumulate || column >= end) continue;
+            if (g.pairs)
+                old[j / 2] = load_pack<2>(row + column);
+            else
+                old[j / 2] = {row[column], column + 1 < end ? row[column + 1] : rounded<Y>(0)};
+        }
+#pragma unroll
+        for (int j = 0; j < PART; j += 2) {
+            const int column = lane_column(first + j);
+            const bool two = column + 1 < end;
+            float x[2] = {sum[r][first + j], sum[r][first + j + 1]};
+            if (column >= end) continue;
             if (bias) x[0] += to_float(bias[column]), x[1] += two ? to_float(bias[column + 1]) : 0.0f;
-            if (g.pairs) {
-                if (g.accumulate) load(to, old), x[0] += old[0], x[1] += old[1];
-                store(to, x);
-                continue;
-            }
-            from_float(g.accumulate ? to_float(to[0]) + x[0] : x[0], to);
-            if (two) from_float(g.accumulate ? to_float(to[1]) + x[1] : x[1], to + 1);
+            if (g.accumulate) x[0] += to_float(old[j / 2].at[0]), x[1] += to_float(old[j / 2].at[1]);
+            if (g.pairs)
+                store(row + column, x);
+            else
+                from_float(x[0], row + column);
+            if (!g.pairs && two) from_float(x[1], row + column + 1);
         }
     }
 }
 
 /* A_BY_K: a weight's gradient; blocks: tiles of columns, of rows (or their places), experts. */
-template <typename T, typename Y, bool A_BY_K, bool B_BY_K>
+template <typename T, typename Y, bool A_BY_K, bool B_BY_K, bool GROUPS>
 __global__ void __launch_bounds__(THREADS, 1) grouped_kernel(struct grouped g)
 {
-    constexpr int SIZE_A = OPERAND_SIZE<T, TILE_ROWS, A_BY_K>, SIZE_B = OPERAND_SIZE<T, TILE_COLUMNS, B_BY_K>;
-    DYN_SHARED(T, stages);
+    constexpr int SIZE_A = OPERAND_SIZE<T, TILE_ROWS, A_BY_K, GROUPS>, K = DEPTH<T, GROUPS>, COUNT = STAGES<GROUPS>;
+    constexpr int SIZE = SIZE_A + OPERAND_SIZE<T, TILE_COLUMNS, B_BY_K, GROUPS>;
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    if (GROUPS) return __trap(); /* it is not launched: this spares its code */
+#endif
+    DYN_SHARED(T, memory);
+    T *const stages = memory + (GROUPS ? -__cvta_generic_to_shared(memory) % CHUNK_ALIGN / sizeof(T) : 0);
     const int experts = static_cast<int>(g.experts), place = static_cast<int>(blockIdx.y);
     const int expert = A_BY_K ? static_cast<int>(blockIdx.z) : expert_at(g.offsets, experts, place);
     const int64_t first = g.offsets[expert], own = g.offsets[expert + 1] - first, matrix = expert * g.n;
@@ -186,36 +302,39 @@ __global__ void __launch_bounds__(THREADS, 1) grouped_kernel(struct grouped g)
     const int columns = static_cast<int>(min(g.n - column, static_cast<int64_t>(TILE_COLUMNS)));
     const T *a = static_cast<const T *>(g.a) + first * (A_BY_K ? m : k) + row * (A_BY_K ? 1 : lda);
     const T *b = static_cast<const T *>(g.b) + (A_BY_K ? first * g.n : matrix * k) + column * (B_BY_K ? 1 : ldb);
+    Y *const c = static_cast<Y *>(g.c) + ((A_BY_K ? expert * m : first) + row) * g.n + column;
     int left = static_cast<int>(k); /* of k, to be fetched */
     auto fetch = [&](int stage) {
-        T *to = stages + stage * (SIZE_A + SIZE_B);
+        T *to = stages + stage * SIZE;
         if (left > 0) {
-            load_operand<TILE_ROWS, A_BY_K>(to, a, lda, rows, min(left, DEPTH<T>), g.vectors);
-            load_operand<TILE_COLUMNS, B_BY_K>(to + SIZE_A, b, ldb, columns, min(left, DEPTH<T>), g.vectors);
+            load_operand<TILE_ROWS, A_BY_K, GROUPS>(to, a, lda, rows, min(left, K), g.vectors);
+            load_operand<TILE_COLUMNS, B_BY_K, GROUPS>(to + SIZE_A, b, ldb, columns, min(left, K), g.vectors);
+        } else if (g.accumulate && left > -K) { /* once, while the last stages are multiplied */
+            prefetch_tile(c, g.n, rows, columns);
         }
-        a += DEPTH<T> * (A_BY_K ? lda : 1);
-        b += DEPTH<T> * (B_BY_K ? ldb : 1);
-        left -= DEPTH<T>;
+        a += K * (A_BY_K ? lda : 1);
+        b += K * (B_BY_K ? ldb : 1);
+        left -= K;
         COPIES_DO("commit_group");
     };
-    const int warp_row = warp_of_block() / WARPS_ACROSS * WARP_SIDE,
-              warp_column = warp_of_block() % WARPS_ACROSS * WARP_SIDE;
+    constexpr int ACROSS = TILE_COLUMNS / WARP_ACROSS<GROUPS>; /* warps */
+    const int warp_row = warp_of_block() / ACROSS * WARP_DOWN<GROUPS>,
+              warp_column = warp_of_block() % ACROSS * WARP_ACROSS<GROUPS>;
     const bool mine = warp_row < rows && warp_column < columns;
-    const T *warp_a = stages + warp_row * (A_BY_K ? 1 : OPERAND_LD<T, TILE_ROWS, A_BY_K>);
-    const T *warp_b = stages + SIZE_A + warp_column * (B_BY_K ? 1 : OPERAND_LD<T, TILE_COLUMNS, B_BY_K>);
-    warp_sum sum = {};
-    for (int stage = 0; stage < STAGES - 1; stage++) fetch(stage);
-    for (int64_t done = 0, stage = 0; done < k; done += DEPTH<T>, stage = stage + 1 < STAGES ? stage + 1 : 0) {
-        const int64_t from = stage * (SIZE_A + SIZE_B);
+    warp_sum<GROUPS> sum = {};
+    for (int stage = 0; stage < AHEAD; stage++) fetch(stage);
+    for (int64_t done = 0, stage = 0; done < k; done += K, stage = stage + 1 < COUNT ? stage + 1 : 0) {
+        const T *from = stages + stage * SIZE;
+        const int next = static_cast<int>(stage < COUNT - AHEAD ? stage + AHEAD : stage + AHEAD - COUNT);
         COPIES_DO("wait_group 1");
-        __syncthreads(); /* of all threads; and the stage before this one is free */
-        if (mine) multiply_half<A_BY_K, B_BY_K>(sum, warp_a + from, warp_b + from, 0);
-        fetch(static_cast<int>(stage > 0 ? stage - 1 : STAGES - 1)); /* while the tensor cores are busy */
-        if (mine) multiply_half<A_BY_K, B_BY_K>(sum, warp_a + from, warp_b + from, DEPTH<T> / 2);
+        if (GROUPS) WGMMA_DO("fence.proxy.async.shared::cta");
+        __syncthreads(); /* of all threads; and the next stage to be fetched is free */
+        multiply_stage<A_BY_K, B_BY_K, GROUPS>(sum, from, from + SIZE_A, warp_row, warp_column, mine,
+                                               [&] { fetch(next); });
     }
-    const T *bias = g.bias ? static_cast<const T *>(g.bias) + matrix + column + warp_column : nullptr;
-    store_sum(static_cast<Y *>(g.c) + ((A_BY_K ? expert * m : first) + row + warp_row) * g.n + column + warp_column,
-              sum, bias, rows - warp_row, columns - warp_column, g);
+    if constexpr (GROUPS) WGMMA_DO("wgmma.wait_group.sync.aligned 0", SUMS);
+    const T *bias = !A_BY_K && g.bias ? static_cast<const T *>(g.bias) + matrix + column + warp_column : nullptr;
+    store_sum<GROUPS>(c + warp_row * g.n + warp_column, sum, bias, rows - warp_row, columns - warp_column, g);
 }
 
 /* dbias of SUM_COLUMNS columns of an expert. */
@@ -237,17 +356,21 @@ __global__ void __launch_bounds__(SUM_COLUMNS *SUM_ROWS) grouped_bias_kernel(str
     *to = sum;
 }
 
-template <typename T, typename Y, bool A_BY_K, bool B_BY_K>
+template <typename T, typename Y, bool A_BY_K, bool B_BY_K, bool GROUPS = false>
 void grouped_launch(struct stream *stream, const char *what, struct grouped g, int64_t rows)
 {
+    constexpr bool BY_GROUPS = ZTRAIN_SM90A && HALF_WIDTH<T> && A_BY_K && B_BY_K; /* the build has code for sm_90a */
+    if (BY_GROUPS && !GROUPS && cuda_device_of(stream)->capability == 90)
+        return grouped_launch<T, Y, A_BY_K, B_BY_K, BY_GROUPS>(stream, what, g, rows);
     const int64_t size = sizeof(T);
     const unsigned across = static_cast<unsigned>(ceil_div(g.n, TILE_COLUMNS));
     const unsigned down = static_cast<unsigned>(A_BY_K ? ceil_div(g.m, TILE_ROWS) : rows / TILE_ROWS + g.experts);
-    const size_t shared =
-        STAGES * sizeof(T) * (OPERAND_SIZE<T, TILE_ROWS, A_BY_K> + OPERAND_SIZE<T, TILE_COLUMNS, B_BY_K>);
+    const size_t shared = STAGES<GROUPS> * sizeof(T) *
+                          (OPERAND_SIZE<T, TILE_ROWS, A_BY_K, GROUPS> +
+                           OPERAND_SIZE<T, TILE_COLUMNS, B_BY_K, GROUPS>)+(GROUPS ? CHUNK_ALIGN : 0);
     g.vectors = aligned16(g.a, g.b, (A_BY_K ? g.m : g.k) * size, (B_BY_K ? g.n : g.k) * size);
     g.pairs = g.n % 2 == 0 && bits_of_address(g.c) % (2 * sizeof(Y)) == 0;
-    LAUNCH_SHARED(stream, what, (grouped_kernel<T, Y, A_BY_K, B_BY_K>),
+    LAUNCH_SHARED(stream, what, (grouped_kernel<T, Y, A_BY_K, B_BY_K, GROUPS>),
                   dim3(across, down, A_BY_K ? static_cast<unsigned>(g.experts) : 1), THREADS, shared, g);
 }
 
@@ -284,4 +407,4 @@ void cuda_grouped_linear_bwd_weight(struct stream *stream, const struct grouped_
                    dim3(SUM_COLUMNS, SUM_ROWS), *a);
     });
 }
-CUDA_MODULE(grouped, (grouped_kernel<float, float, true, true>))
+CUDA_MODULE(grouped, (grouped_kernel<float, float, true, true, false>))
