@@ -131,6 +131,7 @@ def test_plans_count_what_a_token_meets(folder):
     speed = folder.ztrain(*plan, "--speed").out
     routing, mfu = (float(re.search(words, speed).group(1)) for words in (r"expert routing +\S+ +(\S+)", r"MFU +\S+ +(\S+)%"))
     assert routing > 0 and 5 < mfu < 60, speed  # of all experts it would be ten times as much
+    assert float(re.search(r"tokens/s +\S+ +(\S+)", speed).group(1)) >= 8 * 18000, speed  # the best published: 12,040
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name != "quickstart.yaml"])
