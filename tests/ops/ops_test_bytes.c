@@ -96,6 +96,17 @@ static void add_moment_scales(struct floor *floor, int64_t n)
     floor->again += (double)(n / MOMENT_BLOCK * MOMENTS * (LANES - 1)) * sizeof(float);
 }
 
+/* The heads of a token that a warp has turn by one read of their angles; it is two accesses to the same sectors where a
+ * vector has eight elements. */
+static void add_turns(struct floor *floor, const struct harness *h)
+{
+    const struct op_case *c = h->c;
+    const int64_t heads = 32 * 4 * 16 / ((int64_t)dtype_size(h->dtype) * c->D); /* 32 lanes, 4 vectors of 16 bytes */
+    const double row = (double)c->D * sizeof(float), rows = distinct(h->index_b, c->M);
+    floor->touched += rows * row;
+    floor->again += ((double)(c->M * c->H / heads * (h->dtype == DTYPE_F32 ? 1 : 2)) - rows) * row;
+}
+
 /* Experts are counted, then placed. The counts of blocks become those of the blocks before them. */
 static void add_counts(struct floor *floor, const struct permute_experts_args *a)
 {
@@ -119,6 +130,8 @@ static struct floor floor_of(const struct harness *h, double cost)
         add_tables(&floor, h);
     else if (!strcmp(c->op, "dequantize"))
         add_scales(&floor, &h->args.dequantize);
+    else if (!strcmp(c->op, "head_norm_fwd") && c->P)
+        add_turns(&floor, h);
     else if (!strcmp(c->op, "permute_experts"))
         add_counts(&floor, &h->args.permute_experts);
     else if (!strcmp(c->op, "adam8"))
