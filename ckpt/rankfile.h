@@ -76,15 +76,6 @@ void rankfile_frames(const struct rankfile *file, int state, int unit, int64_t f
  * that is read ahead, and 4 MiB for each OpenMP thread. */
 struct rankfile_stream;
 
-/* One frame on its way: the place of a piece (read_ahead.h). */
-struct rankfile_piece {
-    struct rankfile *file; /* an owner of it */
-    int64_t index;         /* of the frame in the file */
-    const uint8_t *stored; /* its bytes in the piece's buffer */
-    int64_t from, count;   /* the frame's elements that are wanted; count 0: it is only verified */
-    int64_t at;            /* the place of the first of them in the output */
-};
-
 /* frames: of the whole stream, >= 1. source: only context, next (which calls rankfile_name()) and again (which calls
  * rankfile_read_again()). */
 enum status rankfile_stream_new(const struct read_ahead_source *source, int64_t frames, struct rankfile_stream **stream,

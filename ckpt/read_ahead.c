@@ -9,7 +9,7 @@ struct read_ahead {
     struct read_ahead_source source;
     int64_t pieces;
     int slots;
-    struct read_ahead_piece *ring; /* [slots] owned, with their places */
+    struct read_ahead_piece *ring; /* [slots] owned */
     uint8_t *buffers;              /* owned; of all slots */
     pthread_mutex_t mutex;
     pthread_cond_t filled;  /* a piece is ready, or no more are begun: for those who take */
@@ -65,7 +65,7 @@ static void fetch_next(struct read_ahead *ahead)
     pthread_mutex_unlock(&ahead->mutex);
     piece->status = source->next(source->context, piece, &piece->err);
     piece->named = piece->status == STATUS_OK;
-    const bool in_turn = piece->named && source->in_turn(source->context, piece);
+    const bool in_turn = piece->named && piece->in_turn;
     pthread_mutex_lock(&ahead->mutex);
     if (!piece->named) ahead->failed = true; /* before another thread has the turn */
     if (!in_turn) turn_give(ahead);
@@ -104,10 +104,7 @@ enum status read_ahead_new(const struct read_ahead_source *source, int64_t piece
     ahead->ring = memory_zeroed((size_t)ahead->slots, sizeof *ahead->ring);
     ahead->buffers = uncached_memory(source->buffer_bytes, (size_t)ahead->slots, &stride);
     if (!ahead->buffers) TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory for reading ahead"));
-    for (int i = 0; i < ahead->slots; i++) {
-        ahead->ring[i].bytes = ahead->buffers + (size_t)i * stride;
-        ahead->ring[i].place = memory_zeroed(1, source->place_bytes);
-    }
+    for (int i = 0; i < ahead->slots; i++) ahead->ring[i].bytes = ahead->buffers + (size_t)i * stride;
     for (int threads = 0; pieces > 1 && threads < READ_AHEAD_THREADS; threads++) {
         int code = thread_start(&ahead->thread[threads], 0, read_ahead_fetch, ahead);
         if (code) TRY_GOTO(error_set(err, STATUS_DEVICE, "cannot start a thread that reads ahead: %s", strerror(code)));
@@ -155,10 +152,7 @@ void read_ahead_free(struct read_ahead *ahead)
     pthread_cond_broadcast(&ahead->changed);
     pthread_mutex_unlock(&ahead->mutex);
     for (int i = 0; i < ahead->threads; i++) pthread_join(ahead->thread[i], NULL);
-    for (int i = 0; ahead->ring && i < ahead->slots; i++) {
-        drop(ahead, &ahead->ring[i]);
-        free(ahead->ring[i].place);
-    }
+    for (int i = 0; i < ahead->slots; i++) drop(ahead, &ahead->ring[i]);
     free(ahead->ring);
     free(ahead->buffers);
     pthread_cond_destroy(&ahead->filled);
