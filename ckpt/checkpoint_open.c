@@ -42,6 +42,11 @@ static enum status open_folder(const char *folder, struct checkpoint_entry *entr
     return STATUS_OK;
 }
 
+const struct manifest *checkpoint_manifest(const struct checkpoint *checkpoint)
+{
+    return reader_of(checkpoint)->manifest;
+}
+
 bool checkpoint_is_gone(const struct checkpoint *checkpoint)
 {
     return !checkpoint_is_still(checkpoint->path, &reader_of(checkpoint)->identity);

@@ -259,19 +259,11 @@ enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error 
 
 /* ---- loading ------------------------------------------------------------- */
 
-static void read_tensor_text(const char *name, int ndim, const int64_t *shape, char out[192])
-{
-    int used = snprintf(out, 192, "'%.96s' of shape (", name);
-    for (int d = 0; d < ndim; d++)
-        used += snprintf(out + used, 192 - (size_t)used, "%s%" PRId64, d ? ", " : "", shape[d]);
-    snprintf(out + used, 192 - (size_t)used, ")");
-}
-
 enum status checkpoint_check_table(const struct checkpoint *checkpoint, const struct tensor_table *table,
                                    struct error *err)
 {
     const struct manifest *manifest = reader_of(checkpoint)->manifest;
-    char theirs[192] = "no more tensors", ours[192] = "no more tensors";
+    char theirs[320] = "no more tensors", ours[320] = "no more tensors", shape[SHAPE_TEXT];
     if ((manifest->facts.adapter != NULL) != table->adapted)
         return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' is of %s, and this model of %s", checkpoint->path,
                          manifest->facts.adapter ? "an adapter" : "a whole model",
@@ -289,8 +281,9 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
         const struct tensor_info *b = i < table->num_tensors ? &table->tensors[i] : NULL;
         if (!a || !b || strcmp(a->name, b->name) != 0 || a->ndim != b->ndim ||
             memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) != 0) {
-            if (a) read_tensor_text(a->name, a->ndim, a->shape, theirs);
-            if (b) read_tensor_text(b->name, b->ndim, b->shape, ours);
+            const char *form = "'%.96s' of shape %s";
+            if (a) snprintf(theirs, sizeof theirs, form, a->name, shape_text(a->ndim, a->shape, shape));
+            if (b) snprintf(ours, sizeof ours, form, b->name, shape_text(b->ndim, b->shape, shape));
             error_set(err, STATUS_CHECKPOINT,
                       "the checkpoint '%s' is of another model: tensor %d is %s there and %s in this model",
                       checkpoint->path, i, theirs, ours);

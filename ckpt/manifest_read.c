@@ -362,6 +362,7 @@ static enum status read_tensors(const struct place *top, struct manifest *manife
             tensor->offset > manifest->units[unit].numel - tensor->numel)
             return bad_manifest(&at, "shape", err, "the tensor does not fit in its unit");
         end = tensor->offset + tensor->numel;
+        manifest->num_params += tensor->numel;
     }
     return STATUS_OK;
 }

@@ -181,19 +181,10 @@ void safetensors_header_release(struct safetensors_header *header)
     memset(header, 0, sizeof *header);
 }
 
-static const char *shape_text(int ndim, const int64_t *shape, char out[192])
-{
-    int used = snprintf(out, 192, "(");
-    for (int i = 0; i < ndim; i++)
-        used += snprintf(out + used, 192 - (size_t)used, "%s%" PRId64, i ? ", " : "", shape[i]);
-    snprintf(out + used, 192 - (size_t)used, ")");
-    return out;
-}
-
 enum status safetensors_expect(const struct safetensors_entry *entry, const char *path, int ndim, const int64_t *shape,
                                const char *asks, struct error *err)
 {
-    char have[192], want[192];
+    char have[SHAPE_TEXT], want[SHAPE_TEXT];
     if (entry->ndim != ndim || memcmp(entry->shape, shape, (size_t)ndim * sizeof *shape) != 0)
         return error_set(err, STATUS_DATA, "%s: tensor '%s' has shape %s%s %s", path, entry->name,
                          shape_text(entry->ndim, entry->shape, have), asks, shape_text(ndim, shape, want));
