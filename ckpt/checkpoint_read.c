@@ -37,6 +37,11 @@ struct stream {
     struct span span;
 };
 
+static void stream_release(struct stream *stream)
+{
+    rankfile_stream_free(stream->frames);
+}
+
 /* ---- files --------------------------------------------------------------- */
 
 /* Half of the descriptors that the process may have. Fewer files would be opened anew for each unit of each state. */
@@ -200,11 +205,9 @@ enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind
     ASSERT(unit >= 0 && checkpoint_stores(checkpoint, unit) && first >= 0 && count >= 0);
     ASSERT(count <= manifest->units[unit].numel - first);
     const struct range range = {(int)state, unit, first, count};
-    struct stream stream;
+    RELEASED(stream_release) struct stream stream = {0};
     TRY(begin_ranges(&stream, checkpoint, &range, 1, err));
-    enum status status = read_range(&stream, &range, out, err);
-    rankfile_stream_free(stream.frames);
-    return status;
+    return read_range(&stream, &range, out, err);
 }
 
 /* ---- verifying ----------------------------------------------------------- */
@@ -235,21 +238,19 @@ enum status checkpoint_check_part(const struct checkpoint *checkpoint, int part,
 
 enum status checkpoint_verify_part(const struct checkpoint *checkpoint, int part, int parts, struct error *err)
 {
-    struct stream stream = {.reader = reader_of(checkpoint)};
+    RELEASED(stream_release) struct stream stream = {.reader = reader_of(checkpoint)};
     const struct manifest *manifest = stream.reader->manifest;
     const int64_t each = manifest->files[0].num_frames;
     int64_t first, count;
     read_part_frames(manifest, part, parts, &first, &count);
     stream.span = (struct span){.rank = (int)(first / each), .frame = first % each, .end = each};
     TRY(begin_read_stream(&stream, count, err));
-    enum status status = count ? rankfile_stream_next(stream.frames, count, NULL, err) : STATUS_OK;
-    rankfile_stream_free(stream.frames);
-    for (int i = manifest->facts.world; i < manifest->num_files && part == parts - 1 && status == STATUS_OK; i++) {
-        char *data = NULL;
-        status = manifest_read_file(checkpoint->path, &manifest->files[i], &data, err);
-        free(data);
+    if (count) TRY(rankfile_stream_next(stream.frames, count, NULL, err));
+    for (int i = manifest->facts.world; i < manifest->num_files && part == parts - 1; i++) {
+        OWNED char *data = NULL;
+        TRY(manifest_read_file(checkpoint->path, &manifest->files[i], &data, err));
     }
-    return status;
+    return STATUS_OK;
 }
 
 enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error *err)
@@ -372,11 +373,7 @@ enum status checkpoint_load(const struct checkpoint *checkpoint, const struct te
             const int64_t own = max64(0, min64(size, table->units[u].numel - first));
             ranges[num++] = (struct range){s, u, own ? first : 0, own};
         }
-    struct stream stream;
-    enum status status = begin_ranges(&stream, checkpoint, ranges, num, err);
-    if (status == STATUS_OK) {
-        status = read_state_slices(&stream, num, layout, slices, err);
-        rankfile_stream_free(stream.frames);
-    }
-    return status;
+    RELEASED(stream_release) struct stream stream = {0};
+    TRY(begin_ranges(&stream, checkpoint, ranges, num, err));
+    return read_state_slices(&stream, num, layout, slices, err);
 }

@@ -226,18 +226,17 @@ static enum status write_manifest(struct checkpoint_saving *save, struct error *
 
 static enum status read_back(const struct checkpoint_saving *save, struct error *err)
 {
-    char path[FS_PATH_MAX], *data;
-    struct manifest *manifest;
+    char path[FS_PATH_MAX];
+    RELEASED(manifest_drop) struct manifest *manifest = NULL;
     TRY(fs_join(path, save->tmp, MANIFEST_NAME, STATUS_CHECKPOINT, err));
     TRY(checkpoint_reads_from_disk(path, err));
     TRY(manifest_load(save->tmp, false, &manifest, err));
-    manifest_free(manifest);
     for (int i = save->world; i < save->num_files; i++) {
         const struct manifest_file *file = &save->files[i];
         TRY(fs_join(path, save->tmp, file->name, STATUS_CHECKPOINT, err));
         TRY(checkpoint_reads_from_disk(path, err));
+        OWNED char *data = NULL;
         TRY(manifest_read_file(save->tmp, file, &data, err));
-        free(data);
     }
     return STATUS_OK;
 }

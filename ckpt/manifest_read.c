@@ -445,33 +445,30 @@ static enum status check_manifest_end(const char *text, size_t bytes, const char
 
 enum status manifest_decode(const char *text, size_t bytes, const char *path, struct manifest **out, struct error *err)
 {
-    enum status status = STATUS_OK;
     struct place top = {path, "", -1, NULL};
     TRY(check_manifest_end(text, bytes, path, err));
-    struct manifest *manifest = memory_zeroed(1, sizeof *manifest);
+    RELEASED(manifest_drop) struct manifest *manifest = memory_zeroed(1, sizeof *manifest);
     json_error_t syntax;
     int version = 0;
     top.object = manifest->facts.manifest = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &syntax);
     if (!json_is_object(manifest->facts.manifest))
-        TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "'%s' is damaged at offset %d: %s", path,
-                           manifest->facts.manifest ? 0 : syntax.position,
-                           manifest->facts.manifest ? "not an object" : syntax.text));
+        return error_set(err, STATUS_CHECKPOINT, "'%s' is damaged at offset %d: %s", path,
+                         manifest->facts.manifest ? 0 : syntax.position,
+                         manifest->facts.manifest ? "not an object" : syntax.text);
     manifest->facts.bytes = (int64_t)bytes;
-    TRY_GOTO(read_head(&top, manifest, &version, err));
-    TRY_GOTO(read_hashes(&top, manifest, err));
-    TRY_GOTO(read_machine(&top, manifest, err));
-    TRY_GOTO(read_evaluation_part(&top, manifest, err));
-    TRY_GOTO(read_adapter(&top, manifest, err));
-    TRY_GOTO(read_position(&top, manifest, err));
-    TRY_GOTO(read_units(&top, manifest, version, err));
-    TRY_GOTO(read_tensors(&top, manifest, err));
-    TRY_GOTO(read_moments(&top, manifest, err));
-    TRY_GOTO(read_files(&top, manifest, err));
+    TRY(read_head(&top, manifest, &version, err));
+    TRY(read_hashes(&top, manifest, err));
+    TRY(read_machine(&top, manifest, err));
+    TRY(read_evaluation_part(&top, manifest, err));
+    TRY(read_adapter(&top, manifest, err));
+    TRY(read_position(&top, manifest, err));
+    TRY(read_units(&top, manifest, version, err));
+    TRY(read_tensors(&top, manifest, err));
+    TRY(read_moments(&top, manifest, err));
+    TRY(read_files(&top, manifest, err));
     *out = manifest;
+    manifest = NULL;
     return STATUS_OK;
-fail:
-    manifest_free(manifest);
-    return status;
 }
 
 /* ---- files next to it ---------------------------------------------------- */
@@ -496,21 +493,17 @@ enum status manifest_check_files(const struct manifest *manifest, const char *fo
 
 enum status manifest_load(const char *folder, bool files, struct manifest **out, struct error *err)
 {
-    enum status status = STATUS_OK;
-    struct manifest *manifest = NULL;
-    char path[FS_PATH_MAX], *text = NULL;
+    RELEASED(manifest_drop) struct manifest *manifest = NULL;
+    OWNED char *text = NULL;
+    char path[FS_PATH_MAX];
     size_t bytes;
     TRY(fs_join(path, folder, MANIFEST_NAME, STATUS_CHECKPOINT, err));
     TRY(fs_read_file(path, MANIFEST_MAX_BYTES, STATUS_CHECKPOINT, &text, &bytes, err));
-    TRY_GOTO(manifest_decode(text, bytes, path, &manifest, err));
-    if (files) TRY_GOTO(manifest_check_files(manifest, folder, 0, manifest->num_files, err));
-    free(text);
+    TRY(manifest_decode(text, bytes, path, &manifest, err));
+    if (files) TRY(manifest_check_files(manifest, folder, 0, manifest->num_files, err));
     *out = manifest;
+    manifest = NULL;
     return STATUS_OK;
-fail:
-    free(text);
-    manifest_free(manifest);
-    return status;
 }
 
 enum status manifest_read_file(const char *folder, const struct manifest_file *file, char **data, struct error *err)

@@ -84,6 +84,7 @@ enum status rankfile_stream_new(const struct read_ahead_source *source, int64_t 
 enum status rankfile_stream_next(struct rankfile_stream *stream, int64_t frames, float *out, struct error *err);
 /* Drops what was not taken. NULL is allowed. */
 void rankfile_stream_free(struct rankfile_stream *stream);
+RELEASER(rankfile_stream_drop, struct rankfile_stream, rankfile_stream_free)
 
 /* The piece is this frame. The elements that it shares with [first, first + count) of the slice are wanted; `at`: the
  * place of `first` in the output. count 0: the frame is only verified. */

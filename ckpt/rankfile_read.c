@@ -159,20 +159,17 @@ static enum status read_piece(void *context, struct read_ahead_piece *piece, str
 enum status rankfile_stream_new(const struct read_ahead_source *named, int64_t frames, struct rankfile_stream **out,
                                 struct error *err)
 {
-    enum status status = STATUS_OK;
     struct read_ahead_source source = *named;
     source.buffer_bytes = FRAME_MAX_STORED;
     source.read = read_piece;
     source.release = rankfile_piece_release;
-    struct rankfile_stream *stream = memory_zeroed(1, sizeof *stream);
+    RELEASED(rankfile_stream_drop) struct rankfile_stream *stream = memory_zeroed(1, sizeof *stream);
     stream->threads = rankfile_team_size() < frames ? rankfile_team_size() : (int)frames;
     stream->scratch = rankfile_scratch_new(stream->threads, -1);
-    TRY_GOTO(read_ahead_new(&source, frames, stream->threads, &stream->ahead, err));
+    TRY(read_ahead_new(&source, frames, stream->threads, &stream->ahead, err));
     *out = stream;
+    stream = NULL;
     return STATUS_OK;
-fail:
-    rankfile_stream_free(stream);
-    return status;
 }
 
 void rankfile_stream_free(struct rankfile_stream *stream)
@@ -314,10 +311,8 @@ static enum status rankfile_piece_read(void *context, struct read_ahead_piece *p
 enum status rankfile_verify(struct rankfile *file, struct error *err)
 {
     struct whole_file whole = {.file = file};
-    struct rankfile_stream *stream;
+    RELEASED(rankfile_stream_drop) struct rankfile_stream *stream = NULL;
     const struct read_ahead_source source = {.context = &whole, .next = rankfile_piece_read};
     TRY(rankfile_stream_new(&source, file->num_frames, &stream, err));
-    enum status status = rankfile_stream_next(stream, file->num_frames, NULL, err);
-    rankfile_stream_free(stream);
-    return status;
+    return rankfile_stream_next(stream, file->num_frames, NULL, err);
 }
