@@ -15,17 +15,16 @@ static enum status find_shared_gpu(struct comm *comm, const struct device *devic
                                    struct error *err)
 {
     size_t bytes = sizeof device->id;
-    char *all = memory_alloc((size_t)comm->world * bytes);
+    OWNED char *all = memory_alloc((size_t)comm->world * bytes);
     *first = *second = -1;
-    enum status status = comm_exchange(comm, device->id, bytes, all, err);
-    for (int a = 1; status == STATUS_OK && a < comm->world && *first < 0; a++)
+    TRY(comm_exchange(comm, device->id, bytes, all, err));
+    for (int a = 1; a < comm->world && *first < 0; a++)
         for (int b = 0; b < a && *first < 0; b++)
             if (memcmp(all + (size_t)a * bytes, all + (size_t)b * bytes, bytes) == 0) {
                 *first = b;
                 *second = a;
             }
-    free(all);
-    return status;
+    return STATUS_OK;
 }
 
 /* Without NCCL a GPU for each rank is an error: staging would be silently slow. */
