@@ -167,10 +167,8 @@ static enum status set_add_pattern(struct token_set *set, const char *pattern, s
     if (!strpbrk(pattern, "*?[") || !fs_is_absent(pattern)) return set_add(set, own, pattern, err);
     TRY(set_add_matches(set, pattern, err));
     if (set->num_shards == own) { /* a glob of prefixes */
-        char *with_end = memory_printf("%s.bin", pattern);
-        enum status status = set_add_matches(set, with_end, err);
-        free(with_end);
-        TRY(status);
+        OWNED char *with_end = memory_printf("%s.bin", pattern);
+        TRY(set_add_matches(set, with_end, err));
     }
     if (set->num_shards == own) {
         error_set(err, STATUS_DATA,

@@ -213,15 +213,13 @@ bool flight_record_parse(const char *data, size_t size, struct flight_record *re
 
 enum status flight_record_read(const char *path, struct flight_record *record, struct error *err)
 {
-    char *data;
+    OWNED char *data = NULL;
     size_t size;
     *record = (struct flight_record){.count = 0};
     TRY(fs_read_file(path, 4 * FLIGHT_FILE_BYTES, STATUS_CHECKPOINT, &data, &size, err));
-    const bool fine = flight_record_parse(data, size, record);
-    free(data);
-    return fine ? STATUS_OK
-                : error_set(err, STATUS_CHECKPOINT,
-                            "'%s' is not a flight record of this version of ztrain, or one that is damaged", path);
+    if (flight_record_parse(data, size, record)) return STATUS_OK;
+    return error_set(err, STATUS_CHECKPOINT,
+                     "'%s' is not a flight record of this version of ztrain, or one that is damaged", path);
 }
 
 void flight_record_release(struct flight_record *record)

@@ -51,13 +51,12 @@ static size_t csv_kept_bytes(const char *text, size_t bytes, int64_t first_step)
 /* Cuts the file at the first row that the run repeats. *empty: nothing is left, or nothing was there. */
 static enum status csv_cut(int64_t first_step, const char *path, bool *empty, struct error *err)
 {
-    char *text;
+    OWNED char *text = NULL;
     size_t bytes;
     *empty = !fs_exists(path);
     if (*empty) return STATUS_OK;
     TRY(fs_read_file(path, FILE_BYTES_MAX, STATUS_CHECKPOINT, &text, &bytes, err));
     size_t kept = csv_kept_bytes(text, bytes, first_step);
-    free(text);
     *empty = kept == 0;
     int fd = kept < bytes ? io_open(path, O_WRONLY | O_CLOEXEC) : -1;
     if (kept == bytes) return STATUS_OK;

@@ -585,10 +585,9 @@ static void note_unmatched(const struct target_search *s, const char *key, const
                            struct string_list *notices)
 {
     if (found) return;
-    char *line = memory_printf("'peft.%s': '%s' matches no module of this %s model, and has no effect", key, name,
-                               model_family_name(s->desc->family));
+    OWNED char *line = memory_printf("'peft.%s': '%s' matches no module of this %s model, and has no effect", key, name,
+                                     model_family_name(s->desc->family));
     string_list_add(notices, line);
-    free(line);
 }
 
 /* PEFT puts both names of a classifier's head into its files. */

@@ -34,9 +34,8 @@ const json_t *reader_get(const struct config_reader *reader, const char *key)
 
 const char *reader_show(const json_t *value, char out[64])
 {
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
+    OWNED char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
     snprintf(out, 64, "%.60s", text ? text : "?");
-    free(text);
     return out;
 }
 
@@ -92,12 +91,10 @@ void config_notice(struct model_desc *desc, const char *format, ...)
 
 bool reader_value_is(const json_t *value, const char *wanted)
 {
-    json_t *other = json_loads(wanted, JSON_DECODE_ANY, NULL);
+    json_auto_t *other = json_loads(wanted, JSON_DECODE_ANY, NULL);
     ASSERT(other);
-    bool same = json_is_number(value) && json_is_number(other) ? json_number_value(value) == json_number_value(other)
-                                                               : json_equal(value, other);
-    json_decref(other);
-    return same;
+    return json_is_number(value) && json_is_number(other) ? json_number_value(value) == json_number_value(other)
+                                                          : json_equal(value, other);
 }
 
 bool reader_is_null(const struct config_reader *reader, const char *key)

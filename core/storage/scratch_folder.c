@@ -179,14 +179,12 @@ const char *scratch_folder_path(const struct scratch_folder *folder)
 /* Writes zeros where a file system cannot reserve space: the file grows until the disk is full or all is there. */
 static enum status scratch_fill_zeros(int fd, const char *path, int64_t bytes, struct error *err)
 {
-    enum status status = STATUS_OK;
-    void *zeros = memory_zeroed(1, FILL_BYTES);
-    for (int64_t at = 0; at < bytes && status == STATUS_OK; at += FILL_BYTES) {
+    OWNED void *zeros = memory_zeroed(1, FILL_BYTES);
+    for (int64_t at = 0; at < bytes; at += FILL_BYTES) {
         int64_t rest = bytes - at;
-        status = fs_write(fd, path, zeros, (size_t)(rest < FILL_BYTES ? rest : FILL_BYTES), STATUS_DEVICE, err);
+        TRY(fs_write(fd, path, zeros, (size_t)(rest < FILL_BYTES ? rest : FILL_BYTES), STATUS_DEVICE, err));
     }
-    free(zeros);
-    return status;
+    return STATUS_OK;
 }
 
 static enum status reserve(struct scratch_file *file, int64_t bytes, struct error *err)
