@@ -37,8 +37,7 @@ static enum status open_folder(const char *folder, struct checkpoint_entry *entr
     checkpoint->private_ = reader;
     strcpy(checkpoint->path, folder);
     reader->folder = checkpoint->path;
-    *out = checkpoint;
-    checkpoint = NULL;
+    *out = TAKEN(checkpoint);
     return STATUS_OK;
 }
 
@@ -74,8 +73,7 @@ static enum status open_one(const char *folder, struct checkpoint_entry *entry, 
     RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
     TRY(open_folder(folder, entry, true, &checkpoint, err));
     if (full.verify) TRY(full.verify(full.context, checkpoint, err));
-    *out = checkpoint;
-    checkpoint = NULL;
+    *out = TAKEN(checkpoint);
     return STATUS_OK;
 }
 

@@ -82,8 +82,7 @@ enum status checkpoint_save_cache_new(const char *tokenizer_dir, const char *mod
         TRY(there ? add_templates(cache, folder, "", prefix, err)
                   : add_templates(cache, tokenizer_dir, prefix, "", err));
     }
-    *out = cache;
-    cache = NULL;
+    *out = TAKEN(cache);
     return STATUS_OK;
 }
 

@@ -466,8 +466,7 @@ enum status manifest_decode(const char *text, size_t bytes, const char *path, st
     TRY(read_tensors(&top, manifest, err));
     TRY(read_moments(&top, manifest, err));
     TRY(read_files(&top, manifest, err));
-    *out = manifest;
-    manifest = NULL;
+    *out = TAKEN(manifest);
     return STATUS_OK;
 }
 
@@ -501,8 +500,7 @@ enum status manifest_load(const char *folder, bool files, struct manifest **out,
     TRY(fs_read_file(path, MANIFEST_MAX_BYTES, STATUS_CHECKPOINT, &text, &bytes, err));
     TRY(manifest_decode(text, bytes, path, &manifest, err));
     if (files) TRY(manifest_check_files(manifest, folder, 0, manifest->num_files, err));
-    *out = manifest;
-    manifest = NULL;
+    *out = TAKEN(manifest);
     return STATUS_OK;
 }
 

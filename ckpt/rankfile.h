@@ -52,6 +52,7 @@ enum status rankfile_writer_slice(struct rankfile_writer *writer, int state, int
 enum status rankfile_writer_finish(struct rankfile_writer *writer, struct rankfile_facts *facts, struct error *err);
 
 void rankfile_writer_free(struct rankfile_writer *writer);
+RELEASER(rankfile_writer_drop, struct rankfile_writer, rankfile_writer_free)
 
 /* ---- reading ------------------------------------------------------------- */
 
@@ -62,6 +63,7 @@ enum status rankfile_open(const char *path, const struct rankfile_shape *shape, 
                           struct rankfile **file, struct error *err);
 /* Streams that read from the file keep it open. NULL is allowed. */
 void rankfile_close(struct rankfile *file);
+RELEASER(rankfile_drop, struct rankfile, rankfile_close)
 
 /* Verifies every frame: its checksum, and that it decompresses to the size in the table. */
 enum status rankfile_verify(struct rankfile *file, struct error *err);

@@ -103,8 +103,7 @@ static enum status index_load(struct rankfile *file, int64_t bytes, const struct
 enum status rankfile_open(const char *path, const struct rankfile_shape *shape, const struct rankfile_facts *facts,
                           struct rankfile **out, struct error *err)
 {
-    enum status status = STATUS_OK;
-    struct rankfile *file = memory_zeroed(1, sizeof *file);
+    RELEASED(rankfile_drop) struct rankfile *file = memory_zeroed(1, sizeof *file);
     file->fd = -1;
     atomic_init(&file->owners, 1);
     file->shape = *shape;
@@ -112,14 +111,11 @@ enum status rankfile_open(const char *path, const struct rankfile_shape *shape, 
     ASSERT(file->num_frames > 0);
     file->path = memory_text(path);
     int64_t bytes;
-    TRY_GOTO(fs_open_read(path, STATUS_CHECKPOINT, &file->fd, &bytes, err));
+    TRY(fs_open_read(path, STATUS_CHECKPOINT, &file->fd, &bytes, err));
     uncached_file_init(&file->contents, file->fd, file->path);
-    TRY_GOTO(index_load(file, bytes, facts, err));
-    *out = file;
+    TRY(index_load(file, bytes, facts, err));
+    *out = TAKEN(file);
     return STATUS_OK;
-fail:
-    rankfile_close(file);
-    return status;
 }
 
 void rankfile_close(struct rankfile *file)
@@ -167,8 +163,7 @@ enum status rankfile_stream_new(const struct read_ahead_source *named, int64_t f
     stream->threads = rankfile_team_size() < frames ? rankfile_team_size() : (int)frames;
     stream->scratch = rankfile_scratch_new(stream->threads, -1);
     TRY(read_ahead_new(&source, frames, stream->threads, &stream->ahead, err));
-    *out = stream;
-    stream = NULL;
+    *out = TAKEN(stream);
     return STATUS_OK;
 }
 

@@ -118,8 +118,7 @@ static size_t index_bytes(const struct rankfile_writer *writer)
 enum status rankfile_writer_new(const char *path, const struct rankfile_shape *shape, int level,
                                 struct rankfile_writer **out, struct error *err)
 {
-    enum status status = STATUS_OK;
-    struct rankfile_writer *writer = memory_zeroed(1, sizeof *writer);
+    RELEASED(rankfile_writer_drop) struct rankfile_writer *writer = memory_zeroed(1, sizeof *writer);
     writer->fd = -1;
     writer->level = level;
     writer->shape = *shape;
@@ -133,18 +132,15 @@ enum status rankfile_writer_new(const char *path, const struct rankfile_shape *s
     writer->fd = io_open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (writer->fd < 0) {
         const bool absent = errno == ENOENT;
-        status = error_system(err, STATUS_CHECKPOINT, errno, "cannot create '%s'", path);
+        error_system(err, STATUS_CHECKPOINT, errno, "cannot create '%s'", path);
         if (absent) error_hint(err, "all ranks must see the same run folder (run.dir on a shared file system)");
-        goto fail;
+        return STATUS_CHECKPOINT;
     }
     writer->index->header = rankfile_header(shape);
     writer->index->head = rankfile_table_head(writer->num_frames);
-    TRY_GOTO(writer_append(writer, &writer->index->header, sizeof writer->index->header, err));
-    *out = writer;
+    TRY(writer_append(writer, &writer->index->header, sizeof writer->index->header, err));
+    *out = TAKEN(writer);
     return STATUS_OK;
-fail:
-    rankfile_writer_free(writer);
-    return status;
 }
 
 /* Into `stored` (FRAME_MAX_STORED bytes); fills in everything of the frame but its offset. Called by a team. */

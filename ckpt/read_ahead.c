@@ -92,8 +92,7 @@ static void *read_ahead_fetch(void *argument)
 enum status read_ahead_new(const struct read_ahead_source *source, int64_t pieces, int users, struct read_ahead **out,
                            struct error *err)
 {
-    enum status status = STATUS_OK;
-    struct read_ahead *ahead = memory_zeroed(1, sizeof *ahead);
+    RELEASED(read_ahead_drop) struct read_ahead *ahead = memory_zeroed(1, sizeof *ahead);
     ahead->source = *source;
     ahead->pieces = pieces;
     ahead->slots = pieces < READ_AHEAD + users ? (int)pieces : READ_AHEAD + users;
@@ -103,18 +102,15 @@ enum status read_ahead_new(const struct read_ahead_source *source, int64_t piece
     size_t stride;
     ahead->ring = memory_zeroed((size_t)ahead->slots, sizeof *ahead->ring);
     ahead->buffers = uncached_memory(source->buffer_bytes, (size_t)ahead->slots, &stride);
-    if (!ahead->buffers) TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory for reading ahead"));
+    if (!ahead->buffers) TRY(error_set(err, STATUS_DEVICE, "out of memory for reading ahead"));
     for (int i = 0; i < ahead->slots; i++) ahead->ring[i].bytes = ahead->buffers + (size_t)i * stride;
     for (int threads = 0; pieces > 1 && threads < READ_AHEAD_THREADS; threads++) {
         int code = thread_start(&ahead->thread[threads], 0, read_ahead_fetch, ahead);
-        if (code) TRY_GOTO(error_set(err, STATUS_DEVICE, "cannot start a thread that reads ahead: %s", strerror(code)));
+        if (code) TRY(error_set(err, STATUS_DEVICE, "cannot start a thread that reads ahead: %s", strerror(code)));
         ahead->threads++;
     }
-    *out = ahead;
+    *out = TAKEN(ahead);
     return STATUS_OK;
-fail:
-    read_ahead_free(ahead);
-    return status;
 }
 
 struct read_ahead_piece *read_ahead_take(struct read_ahead *ahead)

@@ -61,3 +61,4 @@ void read_ahead_give(struct read_ahead *ahead, struct read_ahead_piece *piece);
 
 /* Waits for the reads that are under way. NULL is allowed. */
 void read_ahead_free(struct read_ahead *ahead);
+RELEASER(read_ahead_drop, struct read_ahead, read_ahead_free)

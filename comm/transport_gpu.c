@@ -47,23 +47,19 @@ static enum status choose_transport(struct transport_gpu *gpu, bool may_share, i
 enum status transport_gpu_new(struct comm *comm, struct device *device, bool may_share, int nccl_ctas,
                               struct transport_gpu **out, const char **way, struct error *err)
 {
-    enum status status;
     void *send = NULL, *recv = NULL;
-    struct transport_gpu *gpu = memory_zeroed(1, sizeof *gpu);
+    RELEASED(transport_gpu_drop) struct transport_gpu *gpu = memory_zeroed(1, sizeof *gpu);
     gpu->comm = comm;
     gpu->device = device;
-    TRY_GOTO(choose_transport(gpu, may_share, nccl_ctas, way, err));
+    TRY(choose_transport(gpu, may_share, nccl_ctas, way, err));
     if (!gpu->nccl) {
-        TRY_GOTO(device_alloc_host(device, BUFFER_BYTES, &send, err));
+        TRY(device_alloc_host(device, BUFFER_BYTES, &send, err));
         gpu->send = send;
-        TRY_GOTO(device_alloc_host(device, BUFFER_BYTES, &recv, err));
+        TRY(device_alloc_host(device, BUFFER_BYTES, &recv, err));
         gpu->recv = recv;
     }
-    *out = gpu;
+    *out = TAKEN(gpu);
     return STATUS_OK;
-fail:
-    transport_gpu_free(gpu);
-    return status;
 }
 
 void transport_gpu_free(struct transport_gpu *gpu)

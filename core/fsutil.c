@@ -180,8 +180,7 @@ enum status fs_read_file(const char *path, size_t most, enum status code, char *
     TRY(fs_pread(fd, path, text, (size_t)bytes, 0, code, err));
     text[bytes] = '\0';
     *size = (size_t)bytes;
-    *data = text;
-    text = NULL;
+    *data = TAKEN(text);
     return STATUS_OK;
 }
 

@@ -140,6 +140,16 @@ static inline void status_free_owned(void *variable)
         release(*pointer);                  \
     }
 
+/* The value of a RELEASED pointer, which is not released from then on: *out = TAKEN(set). */
+#define TAKEN(pointer) ((__typeof__(pointer))status_take(&(pointer)))
+static inline void *status_take(void *variable)
+{
+    void *taken, *none = NULL;
+    memcpy(&taken, variable, sizeof taken);
+    memcpy(variable, &none, sizeof none);
+    return taken;
+}
+
 /* With a local `enum status status`: unless it is STATUS_OK, TRY_GOTO jumps to `fail:`, TRY_END to `end:`. */
 #define TRY_GOTO(expression)                \
     do {                                    \

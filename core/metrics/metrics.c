@@ -60,25 +60,20 @@ struct metrics {
 
 enum status metrics_open(const char *path, const struct metrics_history *past, struct metrics **out, struct error *err)
 {
-    enum status status;
     bool open_end, has_checkpoint = true;
-    struct metrics *metrics = memory_zeroed(1, sizeof *metrics);
+    RELEASED(metrics_drop) struct metrics *metrics = memory_zeroed(1, sizeof *metrics);
     metrics->path = memory_text(path);
     metrics->fd = -1;
     if (past)
-        TRY_GOTO(metrics_history_take(path, past, &open_end, &has_checkpoint, err));
+        TRY(metrics_history_take(path, past, &open_end, &has_checkpoint, err));
     else
-        TRY_GOTO(metrics_history_leave(path, err));
-    TRY_GOTO(fs_open_regular(path, O_RDWR | O_CREAT | O_APPEND, STATUS_CHECKPOINT, &metrics->fd, NULL, err));
+        TRY(metrics_history_leave(path, err));
+    TRY(fs_open_regular(path, O_RDWR | O_CREAT | O_APPEND, STATUS_CHECKPOINT, &metrics->fd, NULL, err));
     line_queue_init(&metrics->queue, metrics->fd, metrics->path);
-    if (past && open_end) TRY_GOTO(line_queue_add(&metrics->queue, "\n", 1, err));
-    if (!has_checkpoint)
-        TRY_GOTO(metrics_checkpoint(metrics, past->checkpoint, past->step, past->bytes, NAN, NAN, err));
-    *out = metrics;
+    if (past && open_end) TRY(line_queue_add(&metrics->queue, "\n", 1, err));
+    if (!has_checkpoint) TRY(metrics_checkpoint(metrics, past->checkpoint, past->step, past->bytes, NAN, NAN, err));
+    *out = TAKEN(metrics);
     return STATUS_OK;
-fail:
-    metrics_close(metrics);
-    return status;
 }
 
 void metrics_ask_owner(struct metrics *metrics, enum status (*still_owner)(void *owner, struct error *err), void *owner)

@@ -139,23 +139,16 @@ enum status scratch_folder_check(const char *path, struct error *err)
 
 enum status scratch_folder_new(const char *path, int rank, struct scratch_folder **out, struct error *err)
 {
-    enum status status;
     bool again = true;
     *out = NULL;
     TRY(scratch_folder_check(path, err));
     sweep_scratch(path);
-    struct scratch_folder *folder = memory_zeroed(1, sizeof *folder);
+    RELEASED(scratch_folder_drop) struct scratch_folder *folder = memory_zeroed(1, sizeof *folder);
     folder->lock_fd = -1;
-    for (int i = 0; i < TRIES && again; i++) TRY_GOTO(make_scratch_folder(folder, path, rank, &again, err));
-    if (again) {
-        status = error_set(err, STATUS_DEVICE, "cannot make a folder in '%s': others delete it each time", path);
-        goto fail;
-    }
-    *out = folder;
+    for (int i = 0; i < TRIES && again; i++) TRY(make_scratch_folder(folder, path, rank, &again, err));
+    if (again) return error_set(err, STATUS_DEVICE, "cannot make a folder in '%s': others delete it each time", path);
+    *out = TAKEN(folder);
     return STATUS_OK;
-fail:
-    scratch_folder_free(folder);
-    return status;
 }
 
 void scratch_folder_free(struct scratch_folder *folder)
