@@ -131,8 +131,6 @@ static enum status write_rank_file(struct checkpoint_saving *save, struct error 
 {
     const struct checkpoint_writer *writer = save->writer;
     const struct state_slices slices = save->slices;
-    enum status status = STATUS_OK;
-    struct rankfile_writer *file = NULL;
     char name[MANIFEST_NAME_MAX], path[FS_PATH_MAX];
     struct rankfile_shape shape = {.rank = save->rank,
                                    .world = save->world,
@@ -143,25 +141,23 @@ static enum status write_rank_file(struct checkpoint_saving *save, struct error 
                                    .moments = writer->layout->room};
     manifest_rank_name(save->rank, name);
     TRY(fs_join(path, save->tmp, name, STATUS_CHECKPOINT, err));
-    TRY(rankfile_writer_new(path, &shape, writer->compression_level, &file, err));
-    for (int s = 0; s < slices.count; s++)
-        for (int unit = 0; unit < writer->layout->num_trained; unit++) {
-            float *own;
-            TRY_END(state_slice(slices, SLICE_READ, (enum state_kind)s, unit, &own, err));
-            TRY_END(rankfile_writer_slice(file, s, unit, own, err));
-            state_hash_add(&save->hash, (enum state_kind)s, unit, own);
-        }
-    TRY_END(rankfile_writer_finish(file, &save->facts, err));
-end:
-    rankfile_writer_free(file);
-    if (status != STATUS_OK || !writer->keep.last) return status;
-    struct rankfile *written;
-    TRY(checkpoint_reads_from_disk(path, err));
-    status = rankfile_open(path, &shape, &save->facts, &written, err);
-    if (status == STATUS_OK) {
-        status = rankfile_verify(written, err);
-        rankfile_close(written);
+    {
+        RELEASED(rankfile_writer_drop) struct rankfile_writer *file = NULL;
+        TRY(rankfile_writer_new(path, &shape, writer->compression_level, &file, err));
+        for (int s = 0; s < slices.count; s++)
+            for (int unit = 0; unit < writer->layout->num_trained; unit++) {
+                float *own;
+                TRY(state_slice(slices, SLICE_READ, (enum state_kind)s, unit, &own, err));
+                TRY(rankfile_writer_slice(file, s, unit, own, err));
+                state_hash_add(&save->hash, (enum state_kind)s, unit, own);
+            }
+        TRY(rankfile_writer_finish(file, &save->facts, err));
     }
+    if (!writer->keep.last) return STATUS_OK;
+    RELEASED(rankfile_drop) struct rankfile *written = NULL;
+    TRY(checkpoint_reads_from_disk(path, err));
+    enum status status = rankfile_open(path, &shape, &save->facts, &written, err);
+    if (status == STATUS_OK) status = rankfile_verify(written, err);
     if (status != STATUS_OK) error_prefix(err, "reading the new checkpoint back");
     return status;
 }

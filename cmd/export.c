@@ -80,13 +80,12 @@ typedef enum status visitor(void *context, const char *dir, const char *name, st
 /* Stops at the first failure. */
 static enum status for_each_export_entry(const char *dir, visitor *visit, void *context, struct error *err)
 {
-    DIR *listing = io_opendir(dir);
+    OWNED_DIR *listing = io_opendir(dir);
     if (!listing) return error_system(err, STATUS_DATA, errno, "cannot list the folder '%s'", dir);
     enum status status = STATUS_OK;
     for (struct dirent *item; status == STATUS_OK && (item = io_readdir(listing));)
         if (strcmp(item->d_name, ".") != 0 && strcmp(item->d_name, "..") != 0)
             status = visit(context, dir, item->d_name, err);
-    io_closedir(listing);
     return status;
 }
 

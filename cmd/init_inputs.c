@@ -316,7 +316,7 @@ static enum status init_real(const char *text, double most, double *value, struc
 /* What the driver says; a machine without one, or whose GPU does not open, has none. */
 static void init_find_gpus(struct init_machine *machine)
 {
-    struct device *device;
+    RELEASED(device_drop) struct device *device = NULL;
     struct error err;
     *machine = (struct init_machine){.gpus = 0};
     if (!device_cuda_available(machine->why)) return;
@@ -327,7 +327,6 @@ static void init_find_gpus(struct init_machine *machine)
     machine->gpus = device_cuda_list(NULL, 0);
     machine->memory = (int64_t)device->memory_bytes;
     snprintf(machine->name, sizeof machine->name, "%s", device->name);
-    device_close(device);
 }
 
 static const char *init_usual_gpus(struct init *t, char text[INIT_TEXT])
@@ -402,7 +401,7 @@ static const char *init_usual_seq_length(const struct init *t, char text[INIT_TE
 
 static enum status init_count_samples(struct init *t, struct error *err)
 {
-    struct first_fit *fit = NULL;
+    RELEASED(first_fit_drop) struct first_fit *fit = NULL;
     struct data_summary summary;
     t->samples = token_set_samples(t->set, t->seq_length, !t->labels);
     if (!t->masked) return STATUS_OK;
@@ -413,7 +412,6 @@ static enum status init_count_samples(struct init *t, struct error *err)
     }
     TRY(first_fit_new(t->set, t->seq_length, &fit, err));
     t->samples = fit->samples;
-    first_fit_free(fit);
     TRY(cut_count(t->set, t->seq_length, &t->cut, err));
     if (t->cut.documents == 0 || t->cut.targets == 0 || t->cut.target_left) return STATUS_OK;
     return error_set(err, STATUS_USAGE,

@@ -26,9 +26,8 @@ static void inspect_members(const char *title, const json_t *object)
     json_t *value;
     printf("\n%s\n", title);
     json_object_foreach ((json_t *)object, name, value) {
-        char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12));
+        OWNED char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12));
         printf("  %s: %s\n", PRINTABLE(name), text ? PRINTABLE(text) : "?");
-        free(text);
     }
 }
 

@@ -32,3 +32,10 @@ int io_access(const char *path, int mode);
 DIR *io_opendir(const char *path);      /* NULL never means a lack of memory (core/memory.h) */
 struct dirent *io_readdir(DIR *folder); /* NULL: the end, with errno 0, or a failure */
 int io_closedir(DIR *folder);
+
+/* A folder that is closed where its block ends. NULL: there is none. */
+#define OWNED_DIR RELEASED(io_drop_dir) DIR
+static inline void io_drop_dir(DIR **entries)
+{
+    if (*entries) io_closedir(*entries);
+}

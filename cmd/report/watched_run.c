@@ -46,7 +46,7 @@ static int compare_watched_formers(const void *a, const void *b)
 
 static void read_formers(struct watched_run *run)
 {
-    DIR *entries = io_opendir(run->folder);
+    OWNED_DIR *entries = io_opendir(run->folder);
     run->num_formers = 0;
     for (struct dirent *entry; entries && (entry = io_readdir(entries)) && run->num_formers < WATCHED_FORMERS;) {
         static const char name[] = "metrics.jsonl.";
@@ -67,7 +67,6 @@ static void read_formers(struct watched_run *run)
             if (json_object_get(other.object, "loss") && other.step > former->last_step) former->last_step = other.step;
         }
     }
-    if (entries) io_closedir(entries);
     qsort(run->formers, (size_t)run->num_formers, sizeof *run->formers, compare_watched_formers);
 }
 

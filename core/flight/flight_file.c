@@ -311,12 +311,11 @@ int64_t flight_start_next(const char *flight)
 {
     int64_t last = 0;
     struct flight_end end;
-    DIR *entries = io_opendir(flight);
+    OWNED_DIR *entries = io_opendir(flight);
     for (struct dirent *entry; entries && (entry = io_readdir(entries));) {
         const int64_t count = flight_head_count(entry->d_name);
         last = count > last ? count : last;
     }
-    if (entries) io_closedir(entries);
     if (flight_ended_read(flight, &end) && flight_head_count(end.start) > last) last = flight_head_count(end.start);
     return last + 1;
 }

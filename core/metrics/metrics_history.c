@@ -222,14 +222,13 @@ static int history_highest_number(const char *path)
     size_t length = strlen(name);
     long highest = 0;
     fs_parent(path, folder);
-    DIR *entries = io_opendir(folder);
+    OWNED_DIR *entries = io_opendir(folder);
     for (struct dirent *entry; entries && (entry = io_readdir(entries));) {
         char *end = NULL;
         if (strncmp(entry->d_name, name, length) != 0 || entry->d_name[length] != '.') continue;
         long n = strtol(entry->d_name + length + 1, &end, 10);
         if (!*end && n > highest && n < INT_MAX) highest = n;
     }
-    if (entries) io_closedir(entries);
     return (int)highest;
 }
 

@@ -37,7 +37,7 @@ static int delete_folder(const char *path, int *files)
     char entry[FS_PATH_MAX];
     int code = 0;
     *files = 0;
-    DIR *folder = io_opendir(path);
+    OWNED_DIR *folder = io_opendir(path);
     if (!folder) return errno;
     struct dirent *e;
     while ((e = io_readdir(folder))) {
@@ -50,7 +50,6 @@ static int delete_folder(const char *path, int *files)
     }
     if (!code) /* of the listing: what it did not name still needs the lock */
         code = errno;
-    io_closedir(folder);
     if (!code && fs_join(entry, path, LOCK_NAME, STATUS_DEVICE, NULL) == STATUS_OK && FAULT(REMOVE, io_remove(entry)) &&
         errno != ENOENT)
         code = errno;
@@ -77,7 +76,7 @@ static int take_folder_lock(const char *path, int flags)
 static void sweep_scratch(const char *path)
 {
     char entry[FS_PATH_MAX];
-    DIR *folder = io_opendir(path);
+    OWNED_DIR *folder = io_opendir(path);
     for (struct dirent *e; folder && (e = io_readdir(folder));) {
         if (strncmp(e->d_name, PREFIX, sizeof PREFIX - 1) != 0 ||
             fs_join(entry, path, e->d_name, STATUS_DEVICE, NULL) != STATUS_OK)
@@ -95,7 +94,6 @@ static void sweep_scratch(const char *path)
             log_warn("cannot delete '%s', which a process that ended early has left: %s", entry, strerror(code));
         io_close(fd);
     }
-    if (folder) io_closedir(folder);
 }
 
 /* One attempt; *again: another process has taken the folder for an abandoned one. */
@@ -218,21 +216,17 @@ static void open_direct(struct scratch_file *file, int64_t bytes)
 enum status scratch_file_new(const struct scratch_folder *folder, const char *name, int64_t bytes,
                              struct scratch_file *file, struct error *err)
 {
-    enum status status;
     char path[FS_PATH_MAX];
     *file = (struct scratch_file){.fd = -1};
     TRY(fs_join(path, folder->path, name, STATUS_DEVICE, err));
     file->path = memory_text(path);
     file->fd = io_open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (file->fd < 0) {
-        status = error_system(err, STATUS_DEVICE, errno, "cannot make '%s'", path);
-        goto fail;
-    }
-    TRY_GOTO(reserve(file, bytes, err));
-    open_direct(file, bytes);
-    return STATUS_OK;
-fail:
-    scratch_file_release(file);
+    const enum status status =
+        file->fd < 0 ? error_system(err, STATUS_DEVICE, errno, "cannot make '%s'", path) : reserve(file, bytes, err);
+    if (status == STATUS_OK)
+        open_direct(file, bytes);
+    else
+        scratch_file_release(file);
     return status;
 }
 

@@ -372,11 +372,8 @@ static enum status read_parts(const struct source *source, const json_t *json, s
 enum status tokenizer_from_json(const json_t *json, const char *where, struct tokenizer **out, struct error *err)
 {
     struct source source = {.where = where, .err = err};
-    struct tokenizer *tokenizer = memory_zeroed(1, sizeof *tokenizer);
-    enum status status = read_parts(&source, json, tokenizer);
-    if (status == STATUS_OK)
-        *out = tokenizer;
-    else
-        tokenizer_free(tokenizer);
-    return status;
+    RELEASED(tokenizer_drop) struct tokenizer *tokenizer = memory_zeroed(1, sizeof *tokenizer);
+    TRY(read_parts(&source, json, tokenizer));
+    *out = TAKEN(tokenizer);
+    return STATUS_OK;
 }
