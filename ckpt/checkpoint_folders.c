@@ -134,18 +134,6 @@ bool checkpoint_is_still(const char *folder, const struct stat *identity)
 
 /* ---- moving and deleting ------------------------------------------------- */
 
-enum status checkpoint_sync(const char *dir, struct error *err)
-{
-    int fd = io_open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return error_system(err, STATUS_CHECKPOINT, errno, "cannot open the folder '%s'", dir);
-    enum status status = STATUS_OK;
-    if (FAULT(FSYNC, io_fsync(fd)))
-        status = error_system(err, STATUS_CHECKPOINT, errno, "cannot write the folder '%s'", dir);
-    io_close(fd);
-    heartbeat_beat();
-    return status;
-}
-
 void checkpoint_point(const char *dir, const char *link, const char *name)
 {
     char path[FS_PATH_MAX], fresh[FS_PATH_MAX], hidden[CHECKPOINT_NAME_MAX], now[CHECKPOINT_NAME_MAX];
@@ -162,7 +150,7 @@ void checkpoint_point(const char *dir, const char *link, const char *name)
         FAULT(RENAME, io_rename(fresh, path))) {
         log_warn("cannot point '%s' at %s: %s; the checkpoint itself is complete", path, name, strerror(errno));
         FAULT(REMOVE, io_remove(fresh));
-    } else if (checkpoint_sync(dir, &err) != STATUS_OK)
+    } else if (fs_sync_dir(dir, STATUS_CHECKPOINT, &err) != STATUS_OK)
         log_warn("%s", err.text);
 }
 

@@ -119,7 +119,7 @@ static enum status make_folder(struct checkpoint_saving *save, struct error *err
         char parent[FS_PATH_MAX];
         if (io_mkdir(dir, 0777) && errno != EEXIST) return checkpoint_io_error("make the folder", dir, err);
         TRY(fs_join(parent, dir, "..", STATUS_CHECKPOINT, err));
-        TRY(checkpoint_sync(parent, err));
+        TRY(fs_sync_dir(parent, STATUS_CHECKPOINT, err));
     }
     checkpoint_sweep(dir);
     save->made = FAULT(MKDIR, io_mkdir(save->tmp, 0777)) == 0;
@@ -217,7 +217,7 @@ static enum status write_manifest(struct checkpoint_saving *save, struct error *
                         &text, &bytes, err));
     TRY(checkpoint_put_file(save->tmp, MANIFEST_NAME, text, bytes, err));
     save->bytes += (int64_t)bytes;
-    return checkpoint_sync(save->tmp, err);
+    return fs_sync_dir(save->tmp, STATUS_CHECKPOINT, err);
 }
 
 static enum status read_back(const struct checkpoint_saving *save, struct error *err)
@@ -260,7 +260,7 @@ static enum status give_name(struct checkpoint_saving *save, struct error *err)
         }
         if (replaces) {
             save->exchanged = FAULT(RENAME, io_rename2(save->tmp, save->final, RENAME_EXCHANGE)) == 0;
-            if (save->exchanged) return checkpoint_sync(dir, err);
+            if (save->exchanged) return fs_sync_dir(dir, STATUS_CHECKPOINT, err);
             if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
                 return checkpoint_io_error("replace", save->final, err);
         }
@@ -280,7 +280,7 @@ static enum status give_name(struct checkpoint_saving *save, struct error *err)
             log_warn("cannot rename '%s' back to '%s': %s", aside, save->final, strerror(errno));
         return STATUS_CHECKPOINT;
     }
-    return checkpoint_sync(dir, err);
+    return fs_sync_dir(dir, STATUS_CHECKPOINT, err);
 }
 
 /* still_owner() once the checkpoint is complete. *ours: false, with a warning, if the owner could not be read. */

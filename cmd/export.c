@@ -134,11 +134,9 @@ static enum status find_export_folder(const char *out, char real[FS_PATH_MAX], s
         snprintf(real, FS_PATH_MAX, "%s", place);
         return STATUS_OK;
     }
-    const char *begin = out + strlen(out);
-    while (begin > out && begin[-1] == '/') begin--;
-    const char *end = begin;
-    while (begin > out && begin[-1] != '/') begin--;
-    snprintf(name, sizeof name, "%.*s", (int)(end - begin), begin);
+    size_t length;
+    const char *last = fs_last_part(out, &length);
+    snprintf(name, sizeof name, "%.*s", (int)length, last);
     if (!realpath(above, place)) return error_system(err, STATUS_DATA, errno, "cannot open the folder '%s'", above);
     return fs_join(real, place, name, STATUS_DATA, err);
 }

@@ -15,11 +15,18 @@ enum status fs_join(char out[FS_PATH_MAX], const char *dir, const char *name, en
     return STATUS_OK;
 }
 
+const char *fs_last_part(const char *path, size_t *length)
+{
+    size_t end = strlen(path), begin;
+    while (end > 1 && path[end - 1] == '/') end--;
+    for (begin = end; begin > 0 && path[begin - 1] != '/';) begin--;
+    *length = end - begin;
+    return path + begin;
+}
+
 void fs_parent(const char *path, char out[FS_PATH_MAX])
 {
-    size_t end = strlen(path), slash;
-    while (end > 1 && path[end - 1] == '/') end--;
-    for (slash = end; slash > 0 && path[slash - 1] != '/';) slash--;
+    const size_t slash = (size_t)(fs_last_part(path, &(size_t){0}) - path);
     if (!slash)
         snprintf(out, FS_PATH_MAX, ".");
     else
@@ -221,8 +228,9 @@ enum status fs_sync_dir(const char *path, enum status code, struct error *err)
 {
     int fd = io_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return error_system(err, code, errno, "cannot open folder '%s'", path);
-    int result = io_fsync(fd), reason = errno;
+    int result = FAULT(FSYNC, io_fsync(fd)), reason = errno;
     io_close(fd);
+    heartbeat_beat();
     if (result != 0 && reason != EINVAL && reason != ENOTSUP) /* some file systems cannot sync a folder */
         return error_system(err, code, reason, "cannot sync folder '%s'", path);
     return STATUS_OK;
