@@ -143,10 +143,7 @@ void read_ahead_give(struct read_ahead *ahead, struct read_ahead_piece *piece)
 void read_ahead_free(struct read_ahead *ahead)
 {
     if (!ahead) return;
-    pthread_mutex_lock(&ahead->mutex);
-    ahead->stop = true;
-    pthread_cond_broadcast(&ahead->changed);
-    pthread_mutex_unlock(&ahead->mutex);
+    thread_tell(&ahead->stop, &ahead->mutex, &ahead->changed);
     for (int i = 0; i < ahead->threads; i++) pthread_join(ahead->thread[i], NULL);
     for (int i = 0; i < ahead->slots; i++) drop(ahead, &ahead->ring[i]);
     free(ahead->ring);

@@ -370,7 +370,7 @@ static void refresh(struct run_lock *lock)
 static void *refresh_lock_until_end(void *argument)
 {
     struct run_lock *lock = argument;
-    pthread_mutex_lock(&lock->mutex);
+    LOCKED(&lock->mutex);
     while (!lock->end) {
         const struct timespec until = time_after(lock->config.period);
         if (pthread_cond_timedwait(&lock->ended, &lock->mutex, &until) != ETIMEDOUT) continue;
@@ -378,7 +378,6 @@ static void *refresh_lock_until_end(void *argument)
         refresh(lock);
         pthread_mutex_lock(&lock->mutex);
     }
-    pthread_mutex_unlock(&lock->mutex);
     return NULL;
 }
 
@@ -501,10 +500,7 @@ void run_lock_release(struct run_lock *lock, bool folder)
 {
     struct error err;
     if (!lock) return;
-    pthread_mutex_lock(&lock->mutex);
-    lock->end = true;
-    pthread_cond_signal(&lock->ended);
-    pthread_mutex_unlock(&lock->mutex);
+    thread_tell(&lock->end, &lock->mutex, &lock->ended);
     if (lock->thread_runs) pthread_join(lock->thread, NULL);
     if (lock->owner_fd >= 0) {
         const bool ours = run_lock_check(lock, &err) == STATUS_OK;

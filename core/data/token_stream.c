@@ -371,7 +371,7 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
 static void *token_stream_prefetch(void *argument)
 {
     struct token_stream *stream = argument;
-    pthread_mutex_lock(&stream->mutex);
+    LOCKED(&stream->mutex);
     for (;;) {
         while (!stream->stop && stream->head - stream->tail == SLOTS)
             pthread_cond_wait(&stream->changed, &stream->mutex);
@@ -398,7 +398,6 @@ static void *token_stream_prefetch(void *argument)
     }
     stream->finished = true;
     pthread_cond_signal(&stream->changed);
-    pthread_mutex_unlock(&stream->mutex);
     return NULL;
 }
 
