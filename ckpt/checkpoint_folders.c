@@ -259,9 +259,8 @@ enum status checkpoint_put_file(const char *folder, const char *name, const void
 
 enum status checkpoint_reads_from_disk(const char *path, struct error *err)
 {
-    int fd = io_open(path, O_RDONLY | O_CLOEXEC);
+    RELEASED(fs_close) int fd = io_open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return checkpoint_io_error("open", path, err);
     posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-    io_close(fd);
     return STATUS_OK;
 }

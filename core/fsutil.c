@@ -112,8 +112,7 @@ enum status fs_open_regular(const char *path, int flags, enum status code, int *
         problem = strerror(reason);
     else if (*fd >= 0 && S_ISDIR(st->st_mode))
         problem = "it is a folder, expected a file";
-    if (*fd >= 0) io_close(*fd);
-    *fd = -1;
+    fs_close(fd);
     error_set(err, code, "cannot open '%s': %s", path, problem);
     error_cause(err, reason);
     return code;
@@ -127,9 +126,10 @@ enum status fs_open_read(const char *path, enum status code, int *fd, int64_t *b
     return STATUS_OK;
 }
 
-void fs_close(const int *fd)
+void fs_close(int *fd)
 {
     if (*fd >= 0) io_close(*fd);
+    *fd = -1;
 }
 
 enum status fs_open_stream(const char *path, enum status code, FILE **stream, struct error *err)
@@ -226,10 +226,9 @@ enum status fs_mkdirs(const char *path, enum status code, struct error *err)
 
 enum status fs_sync_dir(const char *path, enum status code, struct error *err)
 {
-    int fd = io_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    RELEASED(fs_close) int fd = io_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return error_system(err, code, errno, "cannot open folder '%s'", path);
-    int result = FAULT(FSYNC, io_fsync(fd)), reason = errno;
-    io_close(fd);
+    const int result = FAULT(FSYNC, io_fsync(fd)), reason = errno;
     heartbeat_beat();
     if (result != 0 && reason != EINVAL && reason != ENOTSUP) /* some file systems cannot sync a folder */
         return error_system(err, code, reason, "cannot sync folder '%s'", path);

@@ -41,8 +41,8 @@ enum status fs_open_regular(const char *path, int flags, enum status code, int *
 /* The same for reading. *bytes (may be NULL): the file's size. */
 enum status fs_open_read(const char *path, enum status code, int *fd, int64_t *bytes, struct error *err);
 
-/* For RELEASED: closes a descriptor that is not negative. */
-void fs_close(const int *fd);
+/* Closes a descriptor that is not negative, and sets it to -1; also for RELEASED. */
+void fs_close(int *fd);
 
 /* The same as a stream, which the caller closes. */
 enum status fs_open_stream(const char *path, enum status code, FILE **stream, struct error *err);

@@ -224,10 +224,8 @@ static enum status look(struct run_lock *lock, struct taking *t, double poll, st
 {
     struct stat named, ours;
     if (lock->lock_fd >= 0 && (io_stat(lock->lock_path, &named) || fstat(lock->lock_fd, &ours) ||
-                               named.st_ino != ours.st_ino || named.st_dev != ours.st_dev)) {
-        io_close(lock->lock_fd); /* `lock` was replaced since the last look */
-        lock->lock_fd = -1;
-    }
+                               named.st_ino != ours.st_ino || named.st_dev != ours.st_dev))
+        fs_close(&lock->lock_fd); /* `lock` was replaced since the last look */
     if (lock->lock_fd < 0)
         TRY(fs_open_regular(lock->lock_path, O_RDWR | O_CREAT, STATUS_CHECKPOINT, &lock->lock_fd, NULL, err));
     TRY(lock_descriptor(lock->lock_fd, lock->lock_path, &t->grip, err));
@@ -291,8 +289,7 @@ static enum status become_owner(struct run_lock *lock, const struct taking *t, b
 end:
     if (!*won) {
         io_unlink(path);
-        if (lock->owner_fd >= 0) io_close(lock->owner_fd);
-        lock->owner_fd = -1;
+        fs_close(&lock->owner_fd);
     }
     return status;
 }

@@ -83,20 +83,19 @@ enum status control_create(const struct control_shape *shape, int *fd, struct er
 {
     ASSERT(shape_is_possible(shape) && (shape->places || shape->num_nodes == 1));
     *fd = -1;
-    int file = memfd_create("ztrain", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    RELEASED(fs_close) int file = memfd_create("ztrain", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (file < 0) return error_set(err, STATUS_DEVICE, "cannot create shared memory: %s", strerror(errno));
     struct control_block *block = MAP_FAILED;
     const struct control_layout at = control_layout(shape->world, shape->local_world);
     if (ftruncate(file, (off_t)at.segments) == 0)
         block = mmap(NULL, at.slots, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (block == MAP_FAILED) {
-        error_set(err, STATUS_DEVICE, "cannot set up shared memory for %d ranks: %s", shape->world, strerror(errno));
-        close(file);
-        return STATUS_DEVICE;
-    }
+    if (block == MAP_FAILED)
+        return error_set(err, STATUS_DEVICE, "cannot set up shared memory for %d ranks: %s", shape->world,
+                         strerror(errno));
     fill_block(block, shape);
     munmap(block, at.slots);
     *fd = file;
+    file = -1;
     return STATUS_OK;
 }
 

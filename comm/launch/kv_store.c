@@ -40,8 +40,7 @@ struct kv_server {
 
 static void kv_hang_up(struct member *member, enum presence presence)
 {
-    if (member->fd >= 0) close(member->fd);
-    member->fd = -1;
+    fs_close(&member->fd);
     member->presence = presence;
     member->in_bytes = member->out_bytes = 0;
 }

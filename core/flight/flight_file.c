@@ -268,10 +268,8 @@ int flight_ended_delete(const char *flight)
 bool flight_ended_read(const char *flight, struct flight_end *end)
 {
     char line[LINE_BYTES + 1] = "", newline = 0;
-    const int fd = open_end(flight, O_RDONLY);
-    if (fd < 0) return false;
+    RELEASED(fs_close) int fd = open_end(flight, O_RDONLY);
     const ssize_t count = read(fd, line, LINE_BYTES);
-    close(fd);
     return count > 0 && sscanf(line, "%39s %18" SCNd64 "%c", end->start, &end->wall, &newline) == 3 &&
            newline == '\n' && end->wall >= 0;
 }

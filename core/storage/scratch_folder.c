@@ -81,7 +81,7 @@ static void sweep_scratch(const char *path)
         if (strncmp(e->d_name, PREFIX, sizeof PREFIX - 1) != 0 ||
             fs_join(entry, path, e->d_name, STATUS_DEVICE, NULL) != STATUS_OK)
             continue;
-        int fd = take_folder_lock(entry, O_RDWR);
+        RELEASED(fs_close) int fd = take_folder_lock(entry, O_RDWR);
         if (fd < 0) {
             if (errno == ENOENT) /* killed before it had a lock */
                 io_remove(entry);
@@ -92,7 +92,6 @@ static void sweep_scratch(const char *path)
             log_info("deleted '%s', which a process that ended early has left", entry);
         else if (code && code != ENOENT)
             log_warn("cannot delete '%s', which a process that ended early has left: %s", entry, strerror(code));
-        io_close(fd);
     }
 }
 
@@ -208,9 +207,8 @@ static void open_direct(struct scratch_file *file, int64_t bytes)
 {
     int fd = bytes < ASYNC_IO_ALIGN ? -1 : io_open(file->path, O_RDWR | O_CLOEXEC | O_DIRECT);
     file->direct = fd >= 0 && scratch_takes_direct(fd);
-    int unused = file->direct ? file->fd : fd;
+    fs_close(file->direct ? &file->fd : &fd);
     if (file->direct) file->fd = fd;
-    if (unused >= 0) io_close(unused);
 }
 
 enum status scratch_file_new(const struct scratch_folder *folder, const char *name, int64_t bytes,
