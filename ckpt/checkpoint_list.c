@@ -251,7 +251,6 @@ enum status checkpoint_list_read_later(struct checkpoint_list *list, const char 
 enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir, bool want_aside, struct error *err)
 {
     RELEASED(checkpoint_list_release) struct checkpoint_list known = *list;
-    int room = 0;
     bool aside;
     memset(list, 0, sizeof *list);
     if (known.count) qsort(known.entries, (size_t)known.count, sizeof *known.entries, listed_by_name);
@@ -260,10 +259,7 @@ enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir
     for (struct dirent *entry; (entry = io_readdir(folder));) {
         if (!checkpoint_own_name(entry->d_name, &aside) || aside != want_aside || !checkpoint_is_folder(dir, entry))
             continue;
-        if (list->count == room) {
-            room = room ? 2 * room : 16;
-            list->entries = memory_resize(list->entries, (size_t)room * sizeof *list->entries);
-        }
+        list->entries = memory_grow(list->entries, (size_t)list->count, sizeof *list->entries);
         struct checkpoint_entry key, *old = NULL;
         list_entry_name(&key, entry->d_name, entry->d_ino);
         if (known.count) old = bsearch(&key, known.entries, (size_t)known.count, sizeof key, listed_by_name);

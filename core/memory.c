@@ -67,6 +67,11 @@ void *memory_resize(void *old, size_t bytes)
     return memory;
 }
 
+void *memory_grow(void *items, size_t count, size_t bytes)
+{
+    return count & (count - 1) ? items : memory_resize(items, (count ? 2 * count : 1) * bytes);
+}
+
 char *memory_text(const char *text)
 {
     size_t bytes = strlen(text) + 1;

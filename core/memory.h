@@ -16,6 +16,9 @@
 void *memory_alloc(size_t bytes) __attribute__((malloc, returns_nonnull));
 void *memory_zeroed(size_t count, size_t bytes) __attribute__((malloc, returns_nonnull));
 void *memory_resize(void *old, size_t bytes) __attribute__((returns_nonnull));
+
+/* A list of `count` items of `bytes` each with room for one more: for 1, 2, 4, 8, … items, by the count alone. */
+void *memory_grow(void *items, size_t count, size_t bytes);
 char *memory_text(const char *text) __attribute__((malloc, returns_nonnull)); /* strdup() */
 char *memory_printf(const char *format, ...) __attribute__((malloc, returns_nonnull, format(printf, 1, 2)));
 

@@ -37,7 +37,7 @@ struct autotune_cache {
     bool discards[AUTOTUNE_OPS]; /* what was added is not written */
     struct timespec opened;
     struct entry *entries; /* owned (count) */
-    int count, room;
+    int count;
     uint64_t faulty[MOST_FAULTY]; /* hashes of candidates */
     int num_faulty;
 };
@@ -132,11 +132,10 @@ static void set_entry(struct autotune_cache *cache, const struct entry *entry)
 {
     struct entry *at = entry_of(cache, entry->origin, &entry->key);
     if (!at && cache->count == MOST_ENTRIES) return; /* it will be tuned again */
-    if (!at && cache->count == cache->room) {
-        cache->room = cache->room ? 2 * cache->room : 64;
-        cache->entries = memory_resize(cache->entries, (size_t)cache->room * sizeof *cache->entries);
+    if (!at) {
+        cache->entries = memory_grow(cache->entries, (size_t)cache->count, sizeof *cache->entries);
+        at = &cache->entries[cache->count++];
     }
-    if (!at) at = &cache->entries[cache->count++];
     *at = *entry;
 }
 

@@ -138,8 +138,7 @@ static enum status set_add(struct token_set *set, int own, const char *path, str
         token_shard_release(&shard);
         return status;
     }
-    if ((set->num_shards & (set->num_shards - 1)) == 0) /* grow at powers of two */
-        set->shards = memory_resize(set->shards, (2 * (size_t)set->num_shards + 1) * sizeof *set->shards);
+    set->shards = memory_grow(set->shards, (size_t)set->num_shards, sizeof *set->shards);
     set->shards[set->num_shards++] = shard;
     return STATUS_OK;
 }
