@@ -46,10 +46,7 @@ static enum status bad_manifest(const struct place *at, const char *member, stru
 static enum status bad_manifest(const struct place *at, const char *member, struct error *err, const char *format, ...)
 {
     char what[512], index[32] = "";
-    va_list args;
-    va_start(args, format);
-    vsnprintf(what, sizeof what, format, args);
-    va_end(args);
+    WITH_ARGS(format, vsnprintf(what, sizeof what, format, args));
     if (at->index >= 0) snprintf(index, sizeof index, "[%d]", at->index);
     return error_set(err, STATUS_CHECKPOINT, "'%s' is damaged: %s%s%s%s: %s", at->path, at->list, index,
                      *at->list && *member ? "." : "", member, what);
@@ -512,8 +509,7 @@ enum status manifest_read_file(const char *folder, const struct manifest_file *f
     TRY(fs_join(path, folder, file->name, STATUS_CHECKPOINT, err));
     TRY(fs_read_file(path, (size_t)file->bytes, STATUS_CHECKPOINT, data, &bytes, err));
     if ((int64_t)bytes == file->bytes && XXH3_64bits(*data, bytes) == file->checksum) return STATUS_OK;
-    free(*data);
-    *data = NULL;
+    free(TAKEN(*data));
     return error_set(err, STATUS_CHECKPOINT,
                      "'%s' is damaged at offset 0: its %" PRId64 " bytes do not match their checksum", path,
                      file->bytes);

@@ -20,10 +20,7 @@
 __attribute__((format(printf, 2, 3))) static void print_line(const char *name, const char *format, ...)
 {
     char text[4096];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
+    WITH_ARGS(format, vsnprintf(text, sizeof text, format, args));
     printf("  %-16s  %s\n", name, PRINTABLE(text));
 }
 

@@ -19,10 +19,7 @@ typedef enum status init_take(struct init *t, const char *text, struct error *er
 void init_note(const char *format, ...)
 {
     char text[1024], line[1100];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
+    WITH_ARGS(format, vsnprintf(text, sizeof text, format, args));
     snprintf(line, sizeof line, "ztrain: note: %s", PRINTABLE(text));
     log_line(line);
 }
@@ -217,8 +214,7 @@ static enum status init_read_labels(struct init *t, struct error *err)
     const char *bin = token_set_shard(t->set, 0, &documents, &tokens);
     char path[FS_PATH_MAX];
     snprintf(path, sizeof path, "%.*s.labels", (int)(strlen(bin) - strlen(".bin")), bin);
-    label_set_close(t->labels);
-    t->labels = NULL;
+    label_set_close(TAKEN(t->labels));
     if (fs_exists(path)) {
         TRY(label_set_open(t->set, &t->labels, err));
         t->longest = t->labels->longest;
@@ -234,8 +230,7 @@ static enum status init_read_labels(struct init *t, struct error *err)
 static enum status init_take_shards(struct init *t, const struct string_list *shards, struct error *err)
 {
     TRY(init_find_text(t, shards, err));
-    token_set_close(t->set);
-    t->set = NULL;
+    token_set_close(TAKEN(t->set));
     TRY(token_set_open((const char *const *)shards->items, shards->count, &t->set, err));
     TRY(token_set_check(t->set, t->desc.vocab_size, NULL, err));
     TRY(init_read_labels(t, err));

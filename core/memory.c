@@ -80,15 +80,11 @@ char *memory_text(const char *text)
 
 char *memory_printf(const char *format, ...)
 {
-    va_list args;
-    va_start(args, format);
-    int length = vsnprintf(NULL, 0, format, args);
-    va_end(args);
+    int length;
+    WITH_ARGS(format, length = vsnprintf(NULL, 0, format, args));
     ASSERT(length >= 0);
     char *text = memory_alloc((size_t)length + 1);
-    va_start(args, format);
-    vsnprintf(text, (size_t)length + 1, format, args);
-    va_end(args);
+    WITH_ARGS(format, vsnprintf(text, (size_t)length + 1, format, args));
     return text;
 }
 

@@ -336,10 +336,7 @@ void control_fail(struct control *control, const struct error *err)
 void control_blame(struct control *control, int rank, enum failure failure, enum status code, const char *format, ...)
 {
     struct error err = {.code = code, .rank = rank, .failure = failure};
-    va_list args;
-    va_start(args, format);
-    vsnprintf(err.text, sizeof err.text, format, args);
-    va_end(args);
+    WITH_ARGS(format, vsnprintf(err.text, sizeof err.text, format, args));
     control_fail(control, &err);
 }
 

@@ -124,10 +124,7 @@ __attribute__((format(printf, 2, 3))) static void say(struct trial *t, const cha
 {
     char *text = t->verdict->text;
     const size_t used = strlen(text);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text + used, sizeof t->verdict->text - used, format, arguments);
-    va_end(arguments);
+    WITH_ARGS(format, vsnprintf(text + used, sizeof t->verdict->text - used, format, args));
 }
 
 static void verdict_accuse(struct trial *t, int rank)

@@ -7,10 +7,7 @@ void reader_fail(struct config_reader *reader, enum status code, const char *for
 {
     if (reader->status != STATUS_OK) return;
     char text[1024];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
+    WITH_ARGS(format, vsnprintf(text, sizeof text, format, args));
     if (reader->spec && code == STATUS_DATA) code = STATUS_USAGE;
     reader->status = error_set(reader->err, code, "%s: %s", reader->where, text);
 }
@@ -82,10 +79,7 @@ const char *reader_string(struct config_reader *reader, const char *key, const c
 void config_notice(struct model_desc *desc, const char *format, ...)
 {
     char line[512];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(line, sizeof line, format, args);
-    va_end(args);
+    WITH_ARGS(format, vsnprintf(line, sizeof line, format, args));
     string_list_add(&desc->notices, line);
 }
 

@@ -27,10 +27,7 @@ static enum status tokenizer_refuse_part(const struct source *source, const char
 __attribute__((format(printf, 2, 3))) static enum status damaged(const struct source *source, const char *format, ...)
 {
     char text[512];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
+    WITH_ARGS(format, vsnprintf(text, sizeof text, format, args));
     return error_set(source->err, STATUS_DATA, "'%s' is no tokenizer: %s", source->where, PRINTABLE(text));
 }
 
