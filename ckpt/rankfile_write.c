@@ -82,26 +82,16 @@ static enum status writer_append(struct rankfile_writer *writer, const void *dat
     return STATUS_OK;
 }
 
-/* sync_file_range() as a slow call (heartbeat.h) */
-static int sync_rankfile_range(int fd, int64_t from, int64_t bytes, unsigned flags)
-{
-    struct slow_call slow;
-    heartbeat_slow_begin(&slow, "writing", NULL, fd);
-    int result = sync_file_range(fd, from, bytes, flags);
-    heartbeat_slow_end(&slow);
-    return result;
-}
-
 /* Starts write-back of the bytes since the last nudge, and waits for the window before that, so that no single call,
  * nor the fsync at the end, blocks so long that peers take this rank for dead. */
 static enum status writer_nudge(struct rankfile_writer *writer, struct error *err)
 {
     if (writer->offset - writer->nudged < NUDGE_BYTES) return STATUS_OK;
     int64_t from = writer->nudged > NUDGE_BYTES ? writer->nudged - NUDGE_BYTES : 0;
-    if (sync_rankfile_range(writer->fd, writer->nudged, writer->offset - writer->nudged, SYNC_FILE_RANGE_WRITE) ||
+    if (io_sync_range(writer->fd, writer->nudged, writer->offset - writer->nudged, SYNC_FILE_RANGE_WRITE) ||
         (writer->nudged > from &&
-         sync_rankfile_range(writer->fd, from, writer->nudged - from,
-                             SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER))) {
+         io_sync_range(writer->fd, from, writer->nudged - from,
+                       SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER))) {
         /* if the file system cannot do this, fsync writes everything; but fsync would not report a real error again */
         if (errno != ENOSYS && errno != EINVAL && errno != ESPIPE && errno != EOPNOTSUPP)
             return write_error(writer->path, from, err);

@@ -15,6 +15,7 @@ ssize_t io_pread(int fd, void *data, size_t bytes, off_t offset);
 ssize_t io_pwrite(int fd, const void *data, size_t bytes, off_t offset);
 ssize_t io_write(int fd, const void *data, size_t bytes);
 int io_fsync(int fd);
+int io_sync_range(int fd, off_t from, off_t bytes, unsigned flags); /* sync_file_range() */
 int io_ftruncate(int fd, off_t bytes);
 int io_allocate(int fd, off_t bytes); /* fallocate() from the start of the file */
 

@@ -444,25 +444,20 @@ static void take_lock(struct autotune_cache *cache)
 
 void autotune_cache_lock(struct autotune_cache *cache)
 {
-    struct slow_call slow;
     if (!cache || !*cache->path) return;
     ASSERT(cache->lock_fd < 0);
     take_lock(cache);
     memset(cache->discards, 0, sizeof cache->discards);
-    heartbeat_slow_begin(&slow, "reading", cache->path, -1);
+    SLOW("reading", cache->path, -1);
     if (!cache->apart) read_file(cache);
     read_notes(cache);
-    heartbeat_slow_end(&slow);
 }
 
 void autotune_cache_unlock(struct autotune_cache *cache)
 {
-    struct slow_call slow;
     if (!cache) return;
-    heartbeat_slow_begin(&slow, "writing", cache->path, -1);
+    SLOW("writing", cache->path, -1);
     if (!cache->apart) write_file(cache);
-    if (cache->lock_fd >= 0) close(cache->lock_fd);
-    cache->lock_fd = -1;
+    fs_close(&cache->lock_fd);
     for (int i = 0; i < cache->count; i++) cache->entries[i].fresh = false;
-    heartbeat_slow_end(&slow);
 }
