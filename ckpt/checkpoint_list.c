@@ -125,8 +125,7 @@ static enum status list_read_still(struct checkpoint_entry *entry, const char *d
     entry_release(entry);
     *entry = now;
     if (!holds) {
-        manifest_free(entry->manifest);
-        entry->manifest = NULL;
+        manifest_free(TAKEN(entry->manifest));
     }
     return STATUS_OK;
 }

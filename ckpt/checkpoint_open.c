@@ -257,8 +257,7 @@ enum status checkpoint_open_part(const char *folder, int part, int parts, struct
     TRY(open_folder(place, NULL, false, checkpoint, err));
     enum status status = checkpoint_check_part(*checkpoint, part, parts, err);
     if (status != STATUS_OK) {
-        checkpoint_close(*checkpoint);
-        *checkpoint = NULL;
+        checkpoint_close(TAKEN(*checkpoint));
     }
     return status;
 }

@@ -55,15 +55,13 @@ static int most_read_rank_files(void)
 static void forget_file(struct checkpoint_reader *reader, int rank)
 {
     reader->num_open -= reader->files[rank] != NULL;
-    rankfile_close(reader->files[rank]);
-    reader->files[rank] = NULL;
+    rankfile_close(TAKEN(reader->files[rank]));
 }
 
 void checkpoint_reader_close_files(struct checkpoint_reader *reader)
 {
     for (int rank = 0; reader->num_open && rank < reader->manifest->facts.world; rank++) forget_file(reader, rank);
-    free(reader->files);
-    reader->files = NULL;
+    free(TAKEN(reader->files));
 }
 
 static enum status file_of(struct checkpoint_reader *reader, int rank, struct rankfile **out, struct error *err)

@@ -194,8 +194,7 @@ enum status checkpoint_rewind_plan(const char *run, const struct checkpoint *che
 
 void checkpoint_rewind_release(struct checkpoint_rewind *rewind)
 {
-    free(rewind->moves);
-    rewind->moves = NULL;
+    free(TAKEN(rewind->moves));
     rewind->count = 0;
 }
 

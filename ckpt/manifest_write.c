@@ -207,7 +207,6 @@ enum status manifest_encode(const struct checkpoint_writer *writer, const struct
     write_text(root, text, bytes);
     enum status status = manifest_decode(*text, *bytes, MANIFEST_NAME, &manifest, &damage);
     if (status == STATUS_OK) return STATUS_OK;
-    free(*text);
-    *text = NULL;
+    free(TAKEN(*text));
     return error_set(err, status, "the new checkpoint's manifest cannot be read back: %.1500s", damage.text);
 }

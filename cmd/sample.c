@@ -497,8 +497,7 @@ static enum status prepare(struct sample_model *model, const struct arguments *a
     TRY(open_model(model, a, err));
     if (a->prompt) {
         token_list_release(&task->prompt);
-        tokenizer_free(task->tokenizer);
-        task->tokenizer = NULL;
+        tokenizer_free(TAKEN(task->tokenizer));
         const enum status status = tokenizer_folder_open(model->folder, &task->tokenizer, err);
         if (status == STATUS_USAGE) /* there is none that ztrain reads */
             error_hint(err, "--prompt-tokens 1,2,3 takes token ids");

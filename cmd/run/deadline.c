@@ -255,8 +255,7 @@ void deadline_look_again(struct deadline *deadline)
 
 void deadline_release(struct deadline *deadline)
 {
-    squeue_free(deadline->squeue);
-    deadline->squeue = NULL;
+    squeue_free(TAKEN(deadline->squeue));
 }
 
 bool deadline_is_near(struct deadline *deadline, double now)

@@ -277,8 +277,7 @@ enum status trace_file_end(struct trace_file *t, struct error *err)
     for (int rank = 0; status == STATUS_OK && rank < engine->world; rank++)
         status = pass_records(t, rank, out, &dropped, err);
     if (out) close_file(t, out, dropped);
-    free(t->records);
-    t->records = NULL;
+    free(TAKEN(t->records));
     t->count = 0;
     return status;
 }

@@ -245,8 +245,7 @@ enum status resume_open(struct comm *comm, const char *host, const char *resume,
         TRY(comm_broadcast(comm, &order, sizeof order, 0, err));
         if (order.kind == ORDER_TAKE && *checkpoint && !strcmp((*checkpoint)->path, order.path))
             return STATUS_OK; /* as it was verified */
-        checkpoint_close(*checkpoint);
-        *checkpoint = NULL;
+        checkpoint_close(TAKEN(*checkpoint));
         if (order.kind == ORDER_END) return STATUS_OK;
         if (order.kind == ORDER_TAKE) return open_named(&all, order.path, checkpoint, err);
         bool unknown;

@@ -63,10 +63,8 @@ static void rank_close_metrics(struct run *run)
     if (run->checkpoints_lost > 0)
         log_warn("%d checkpoint%s could not be written in the course of this run: see the warnings above",
                  run->checkpoints_lost, PLURAL(run->checkpoints_lost));
-    metrics_close(run->metrics);
-    run->metrics = NULL;
-    monitor_close(run->monitor);
-    run->monitor = NULL;
+    metrics_close(TAKEN(run->metrics));
+    monitor_close(TAKEN(run->monitor));
 }
 
 /* ---- ends ---------------------------------------------------------------- */

@@ -224,8 +224,7 @@ enum status flight_record_read(const char *path, struct flight_record *record, s
 
 void flight_record_release(struct flight_record *record)
 {
-    free(record->entries);
-    record->entries = NULL;
+    free(TAKEN(record->entries));
     record->count = 0;
 }
 
