@@ -22,7 +22,8 @@ void *memory_grow(void *items, size_t count, size_t bytes);
 char *memory_text(const char *text) __attribute__((malloc, returns_nonnull)); /* strdup() */
 char *memory_printf(const char *format, ...) __attribute__((malloc, returns_nonnull, format(printf, 1, 2)));
 
-/* open_memstream() whose text is never cut: *bytes bytes and a NUL after fflush() or fclose(); freed after fclose(). */
+/* open_memstream() whose text is never cut: *bytes bytes (NULL is allowed) and a NUL after fflush() or fclose(), for
+ * free() after fclose(). */
 FILE *memory_stream(char **text, size_t *bytes);
 
 /* libc's functions of these names. NULL never means a lack of memory. */

@@ -280,8 +280,7 @@ static char *print_file(const struct autotune_cache *cache,
                         bool (*wanted)(const struct autotune_cache *cache, const struct entry *entry))
 {
     char head[LINE_SIZE], *text;
-    size_t size;
-    FILE *file = memory_stream(&text, &size);
+    FILE *file = memory_stream(&text, NULL);
     print_head(cache, head, sizeof head);
     fputs(head, file);
     for (const struct entry *entry = cache->entries; entry < cache->entries + cache->count; entry++)

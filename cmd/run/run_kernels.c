@@ -85,8 +85,7 @@ char *run_kernels_join(struct device *device, const char *taken)
     OWNED char *own = device_choices(device);
     if (!own || !taken) return TAKEN(own);
     char *joined = NULL;
-    size_t length = 0;
-    FILE *out = memory_stream(&joined, &length);
+    FILE *out = memory_stream(&joined, NULL);
     /* of two choices for one product the later counts; a last line without its end is damaged */
     fprintf(out, "%.*s", (int)(strrchr(taken, '\n') + 1 - taken), taken);
     fputs(own + kernels_head_length(own), out);
