@@ -421,7 +421,6 @@ bool autotune_cache_is_faulty(const struct autotune_cache *cache, const struct a
 /* The kernel releases the lock of a process that died; a file system without locks excludes no other process. */
 static void take_lock(struct autotune_cache *cache)
 {
-    enum { POLL_MS = 20 };
     char name[PATH_SIZE + 8];
     struct slow_call slow;
     heartbeat_slow_begin(&slow, "opening", cache->folder, -1);
@@ -435,9 +434,7 @@ static void take_lock(struct autotune_cache *cache)
     heartbeat_slow_end(&slow);
     while (cache->lock_fd >= 0 && flock(cache->lock_fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR) break;
-        struct timespec pause = {0, POLL_MS * 1000000L};
-        nanosleep(&pause, NULL);
-        heartbeat_beat();
+        heartbeat_pause(0.02);
     }
 }
 

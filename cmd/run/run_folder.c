@@ -49,8 +49,7 @@ enum status run_folder_check_shared(const struct run_folder *folder, const char 
                       folder->path, rank_0);
             return error_hint(err, "run.dir has to lie on a file system that all nodes share");
         }
-        nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
-        heartbeat_beat();
+        heartbeat_pause(0.05);
         OWNED_DIR *entries = io_opendir(folder->path); /* makes a network file system look again */
     }
     return STATUS_OK;

@@ -380,10 +380,8 @@ static void *refresh_lock_until_end(void *argument)
 
 static void lock_pause_real(double seconds)
 {
-    for (double end = seconds_now() + seconds, left; (left = end - seconds_now()) > 0;) {
-        nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * (left < 0.05 ? left : 0.05))}, NULL);
-        heartbeat_beat();
-    }
+    for (double end = seconds_now() + seconds, left; (left = end - seconds_now()) > 0;)
+        heartbeat_pause(left < 0.05 ? left : 0.05);
 }
 
 /* Copies a text up to its first line end (NULL: ""), with '?' for what is not printable ASCII. */

@@ -305,9 +305,8 @@ enum status control_status(struct control *control, struct error *err)
     uint32_t failed = atomic_load(&block->failed);
     if (failed == 0) return STATUS_OK;
     /* the text is being written: wait for it, unless the writer has died meanwhile */
-    const struct timespec pause = {.tv_nsec = 1000 * 1000};
     for (double waited = 0; failed == 1 && waited < write_grace; waited += 1e-3) {
-        nanosleep(&pause, NULL);
+        heartbeat_pause(1e-3);
         failed = atomic_load(&block->failed);
     }
     if (failed == 1) return error_set(err, STATUS_PEER, "a rank died while it reported an error");
