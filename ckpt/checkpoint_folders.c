@@ -68,16 +68,14 @@ enum status checkpoint_any(const char *dir, bool history, bool *any, struct erro
     *any = false;
     TRY(checkpoint_find_folder(dir, &there, err));
     if (!there) return STATUS_OK;
-    DIR *folder = io_opendir(dir);
+    OWNED_DIR *folder = io_opendir(dir);
     while (folder && !*any && (entry = io_readdir(folder)))
         *any = (history ? checkpoint_own_name(entry->d_name, &aside) && !aside
                         : folder_name_begins(entry->d_name, "epoch-") || folder_name_begins(entry->d_name, "step-")) &&
                checkpoint_is_folder(dir, entry);
-    enum status status = STATUS_OK;
     if (!folder || (!*any && errno)) /* of io_opendir() or io_readdir() */
-        status = error_system(err, STATUS_CHECKPOINT, errno, "cannot list the checkpoints in '%s'", dir);
-    if (folder) io_closedir(folder);
-    return status;
+        return error_system(err, STATUS_CHECKPOINT, errno, "cannot list the checkpoints in '%s'", dir);
+    return STATUS_OK;
 }
 
 /* ---- finding ------------------------------------------------------------- */
@@ -136,18 +134,6 @@ bool checkpoint_is_still(const char *folder, const struct stat *identity)
 
 /* ---- moving and deleting ------------------------------------------------- */
 
-enum status checkpoint_sync(const char *dir, struct error *err)
-{
-    int fd = io_open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return error_system(err, STATUS_CHECKPOINT, errno, "cannot open the folder '%s'", dir);
-    enum status status = STATUS_OK;
-    if (FAULT(FSYNC, io_fsync(fd)))
-        status = error_system(err, STATUS_CHECKPOINT, errno, "cannot write the folder '%s'", dir);
-    io_close(fd);
-    heartbeat_beat();
-    return status;
-}
-
 void checkpoint_point(const char *dir, const char *link, const char *name)
 {
     char path[FS_PATH_MAX], fresh[FS_PATH_MAX], hidden[CHECKPOINT_NAME_MAX], now[CHECKPOINT_NAME_MAX];
@@ -164,7 +150,7 @@ void checkpoint_point(const char *dir, const char *link, const char *name)
         FAULT(RENAME, io_rename(fresh, path))) {
         log_warn("cannot point '%s' at %s: %s; the checkpoint itself is complete", path, name, strerror(errno));
         FAULT(REMOVE, io_remove(fresh));
-    } else if (checkpoint_sync(dir, &err) != STATUS_OK)
+    } else if (fs_sync_dir(dir, STATUS_CHECKPOINT, &err) != STATUS_OK)
         log_warn("%s", err.text);
 }
 
@@ -209,24 +195,21 @@ enum status checkpoint_move_aside(const char *dir, const char *name, const char 
 
 enum status checkpoint_remove_tree(const char *path, struct error *err)
 {
-    enum status status = STATUS_OK;
     char inner[FS_PATH_MAX];
     heartbeat_beat();
     if (FAULT(REMOVE, io_remove(path)) == 0 || errno == ENOENT) return STATUS_OK;
     int code = errno;
-    DIR *folder = code == ENOTEMPTY || code == EEXIST ? io_opendir(path) : NULL;
+    OWNED_DIR *folder = code == ENOTEMPTY || code == EEXIST ? io_opendir(path) : NULL;
     if (!folder) return error_system(err, STATUS_CHECKPOINT, code, "cannot delete '%s'", path);
     for (struct dirent *entry; (entry = io_readdir(folder));) {
         if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
         /* the length of the path bounds the depth */
-        TRY_END(fs_join(inner, path, entry->d_name, STATUS_CHECKPOINT, err));
-        TRY_END(checkpoint_remove_tree(inner, err));
+        TRY(fs_join(inner, path, entry->d_name, STATUS_CHECKPOINT, err));
+        TRY(checkpoint_remove_tree(inner, err));
     }
     if (FAULT(REMOVE, io_remove(path)) && errno != ENOENT)
-        status = error_system(err, STATUS_CHECKPOINT, errno, "cannot delete '%s'", path);
-end:
-    io_closedir(folder);
-    return status;
+        return error_system(err, STATUS_CHECKPOINT, errno, "cannot delete '%s'", path);
+    return STATUS_OK;
 }
 
 enum status checkpoint_delete(const char *dir, const char *name, struct error *err)
@@ -242,14 +225,12 @@ void checkpoint_sweep(const char *dir)
 {
     char path[FS_PATH_MAX];
     struct error err;
-    DIR *folder = io_opendir(dir);
-    if (!folder) return;
-    for (struct dirent *entry; (entry = io_readdir(folder));)
+    OWNED_DIR *folder = io_opendir(dir);
+    for (struct dirent *entry; folder && (entry = io_readdir(folder));)
         if (folder_name_begins(entry->d_name, TMP_PREFIX) &&
             (fs_join(path, dir, entry->d_name, STATUS_CHECKPOINT, &err) != STATUS_OK ||
              checkpoint_remove_tree(path, &err) != STATUS_OK))
             log_warn("%s", err.text);
-    io_closedir(folder);
 }
 
 /* ---- small files --------------------------------------------------------- */
@@ -278,9 +259,8 @@ enum status checkpoint_put_file(const char *folder, const char *name, const void
 
 enum status checkpoint_reads_from_disk(const char *path, struct error *err)
 {
-    int fd = io_open(path, O_RDONLY | O_CLOEXEC);
+    RELEASED(fs_close) int fd = io_open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return checkpoint_io_error("open", path, err);
     posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-    io_close(fd);
     return STATUS_OK;
 }

@@ -46,9 +46,6 @@ bool checkpoint_is_still(const char *folder, const struct stat *identity);
  * neither, or a checkpoint without its manifest. */
 enum status checkpoint_locate(const char *dir, bool *is_checkpoint, char folder[FS_PATH_MAX], struct error *err);
 
-/* fsync of a folder of checkpoints: its renames are durable. */
-enum status checkpoint_sync(const char *dir, struct error *err);
-
 /* dir/FROM becomes dir/TO; flags of renameat2(). */
 enum status checkpoint_rename(const char *dir, const char *from, const char *to, unsigned flags, struct error *err);
 

@@ -125,8 +125,7 @@ static enum status list_read_still(struct checkpoint_entry *entry, const char *d
     entry_release(entry);
     *entry = now;
     if (!holds) {
-        manifest_free(entry->manifest);
-        entry->manifest = NULL;
+        manifest_free(TAKEN(entry->manifest));
     }
     return STATUS_OK;
 }
@@ -250,24 +249,16 @@ enum status checkpoint_list_read_later(struct checkpoint_list *list, const char 
 
 enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir, bool want_aside, struct error *err)
 {
-    enum status status = STATUS_OK;
-    struct checkpoint_list known = *list;
-    int room = 0;
+    RELEASED(checkpoint_list_release) struct checkpoint_list known = *list;
     bool aside;
     memset(list, 0, sizeof *list);
     if (known.count) qsort(known.entries, (size_t)known.count, sizeof *known.entries, listed_by_name);
-    DIR *folder = io_opendir(dir);
-    if (!folder) TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot open the folder '%s'", dir));
-    for (;;) {
-        errno = 0;
-        struct dirent *entry = io_readdir(folder);
-        if (!entry) break;
-        if (!checkpoint_own_name(entry->d_name, &aside) || aside != want_aside) continue;
-        if (!checkpoint_is_folder(dir, entry)) continue;
-        if (list->count == room) {
-            room = room ? 2 * room : 16;
-            list->entries = memory_resize(list->entries, (size_t)room * sizeof *list->entries);
-        }
+    OWNED_DIR *folder = io_opendir(dir);
+    if (!folder) return error_system(err, STATUS_CHECKPOINT, errno, "cannot open the folder '%s'", dir);
+    for (struct dirent *entry; (entry = io_readdir(folder));) {
+        if (!checkpoint_own_name(entry->d_name, &aside) || aside != want_aside || !checkpoint_is_folder(dir, entry))
+            continue;
+        list->entries = memory_grow(list->entries, (size_t)list->count, sizeof *list->entries);
         struct checkpoint_entry key, *old = NULL;
         list_entry_name(&key, entry->d_name, entry->d_ino);
         if (known.count) old = bsearch(&key, known.entries, (size_t)known.count, sizeof key, listed_by_name);
@@ -278,13 +269,12 @@ enum status checkpoint_list_update(struct checkpoint_list *list, const char *dir
         }
         list->entries[list->count++] = key;
     }
-    if (errno) TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot read the folder '%s'", dir));
-    list_sort(list);
-end:
-    if (folder) io_closedir(folder);
-    if (status != STATUS_OK) checkpoint_list_release(list);
-    checkpoint_list_release(&known);
-    return status;
+    const int code = errno; /* of io_readdir() */
+    if (code)
+        checkpoint_list_release(list);
+    else
+        list_sort(list);
+    return code ? error_system(err, STATUS_CHECKPOINT, code, "cannot read the folder '%s'", dir) : STATUS_OK;
 }
 
 enum status checkpoint_list_init(struct checkpoint_list *list, const char *dir, bool aside, struct error *err)

@@ -37,9 +37,13 @@ static enum status open_folder(const char *folder, struct checkpoint_entry *entr
     checkpoint->private_ = reader;
     strcpy(checkpoint->path, folder);
     reader->folder = checkpoint->path;
-    *out = checkpoint;
-    checkpoint = NULL;
+    *out = TAKEN(checkpoint);
     return STATUS_OK;
+}
+
+const struct manifest *checkpoint_manifest(const struct checkpoint *checkpoint)
+{
+    return reader_of(checkpoint)->manifest;
 }
 
 bool checkpoint_is_gone(const struct checkpoint *checkpoint)
@@ -69,8 +73,7 @@ static enum status open_one(const char *folder, struct checkpoint_entry *entry, 
     RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
     TRY(open_folder(folder, entry, true, &checkpoint, err));
     if (full.verify) TRY(full.verify(full.context, checkpoint, err));
-    *out = checkpoint;
-    checkpoint = NULL;
+    *out = TAKEN(checkpoint);
     return STATUS_OK;
 }
 
@@ -254,8 +257,7 @@ enum status checkpoint_open_part(const char *folder, int part, int parts, struct
     TRY(open_folder(place, NULL, false, checkpoint, err));
     enum status status = checkpoint_check_part(*checkpoint, part, parts, err);
     if (status != STATUS_OK) {
-        checkpoint_close(*checkpoint);
-        *checkpoint = NULL;
+        checkpoint_close(TAKEN(*checkpoint));
     }
     return status;
 }

@@ -37,6 +37,11 @@ struct stream {
     struct span span;
 };
 
+static void stream_release(struct stream *stream)
+{
+    rankfile_stream_free(stream->frames);
+}
+
 /* ---- files --------------------------------------------------------------- */
 
 /* Half of the descriptors that the process may have. Fewer files would be opened anew for each unit of each state. */
@@ -50,15 +55,13 @@ static int most_read_rank_files(void)
 static void forget_file(struct checkpoint_reader *reader, int rank)
 {
     reader->num_open -= reader->files[rank] != NULL;
-    rankfile_close(reader->files[rank]);
-    reader->files[rank] = NULL;
+    rankfile_close(TAKEN(reader->files[rank]));
 }
 
 void checkpoint_reader_close_files(struct checkpoint_reader *reader)
 {
     for (int rank = 0; reader->num_open && rank < reader->manifest->facts.world; rank++) forget_file(reader, rank);
-    free(reader->files);
-    reader->files = NULL;
+    free(TAKEN(reader->files));
 }
 
 static enum status file_of(struct checkpoint_reader *reader, int rank, struct rankfile **out, struct error *err)
@@ -200,11 +203,9 @@ enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind
     ASSERT(unit >= 0 && checkpoint_stores(checkpoint, unit) && first >= 0 && count >= 0);
     ASSERT(count <= manifest->units[unit].numel - first);
     const struct range range = {(int)state, unit, first, count};
-    struct stream stream;
+    RELEASED(stream_release) struct stream stream = {0};
     TRY(begin_ranges(&stream, checkpoint, &range, 1, err));
-    enum status status = read_range(&stream, &range, out, err);
-    rankfile_stream_free(stream.frames);
-    return status;
+    return read_range(&stream, &range, out, err);
 }
 
 /* ---- verifying ----------------------------------------------------------- */
@@ -235,21 +236,19 @@ enum status checkpoint_check_part(const struct checkpoint *checkpoint, int part,
 
 enum status checkpoint_verify_part(const struct checkpoint *checkpoint, int part, int parts, struct error *err)
 {
-    struct stream stream = {.reader = reader_of(checkpoint)};
+    RELEASED(stream_release) struct stream stream = {.reader = reader_of(checkpoint)};
     const struct manifest *manifest = stream.reader->manifest;
     const int64_t each = manifest->files[0].num_frames;
     int64_t first, count;
     read_part_frames(manifest, part, parts, &first, &count);
     stream.span = (struct span){.rank = (int)(first / each), .frame = first % each, .end = each};
     TRY(begin_read_stream(&stream, count, err));
-    enum status status = count ? rankfile_stream_next(stream.frames, count, NULL, err) : STATUS_OK;
-    rankfile_stream_free(stream.frames);
-    for (int i = manifest->facts.world; i < manifest->num_files && part == parts - 1 && status == STATUS_OK; i++) {
-        char *data = NULL;
-        status = manifest_read_file(checkpoint->path, &manifest->files[i], &data, err);
-        free(data);
+    if (count) TRY(rankfile_stream_next(stream.frames, count, NULL, err));
+    for (int i = manifest->facts.world; i < manifest->num_files && part == parts - 1; i++) {
+        OWNED char *data = NULL;
+        TRY(manifest_read_file(checkpoint->path, &manifest->files[i], &data, err));
     }
-    return status;
+    return STATUS_OK;
 }
 
 enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error *err)
@@ -259,19 +258,11 @@ enum status checkpoint_verify(const struct checkpoint *checkpoint, struct error 
 
 /* ---- loading ------------------------------------------------------------- */
 
-static void read_tensor_text(const char *name, int ndim, const int64_t *shape, char out[192])
-{
-    int used = snprintf(out, 192, "'%.96s' of shape (", name);
-    for (int d = 0; d < ndim; d++)
-        used += snprintf(out + used, 192 - (size_t)used, "%s%" PRId64, d ? ", " : "", shape[d]);
-    snprintf(out + used, 192 - (size_t)used, ")");
-}
-
 enum status checkpoint_check_table(const struct checkpoint *checkpoint, const struct tensor_table *table,
                                    struct error *err)
 {
     const struct manifest *manifest = reader_of(checkpoint)->manifest;
-    char theirs[192] = "no more tensors", ours[192] = "no more tensors";
+    char theirs[320] = "no more tensors", ours[320] = "no more tensors", shape[SHAPE_TEXT];
     if ((manifest->facts.adapter != NULL) != table->adapted)
         return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' is of %s, and this model of %s", checkpoint->path,
                          manifest->facts.adapter ? "an adapter" : "a whole model",
@@ -289,8 +280,9 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
         const struct tensor_info *b = i < table->num_tensors ? &table->tensors[i] : NULL;
         if (!a || !b || strcmp(a->name, b->name) != 0 || a->ndim != b->ndim ||
             memcmp(a->shape, b->shape, (size_t)a->ndim * sizeof *a->shape) != 0) {
-            if (a) read_tensor_text(a->name, a->ndim, a->shape, theirs);
-            if (b) read_tensor_text(b->name, b->ndim, b->shape, ours);
+            const char *form = "'%.96s' of shape %s";
+            if (a) snprintf(theirs, sizeof theirs, form, a->name, shape_text(a->ndim, a->shape, shape));
+            if (b) snprintf(ours, sizeof ours, form, b->name, shape_text(b->ndim, b->shape, shape));
             error_set(err, STATUS_CHECKPOINT,
                       "the checkpoint '%s' is of another model: tensor %d is %s there and %s in this model",
                       checkpoint->path, i, theirs, ours);
@@ -379,11 +371,7 @@ enum status checkpoint_load(const struct checkpoint *checkpoint, const struct te
             const int64_t own = max64(0, min64(size, table->units[u].numel - first));
             ranges[num++] = (struct range){s, u, own ? first : 0, own};
         }
-    struct stream stream;
-    enum status status = begin_ranges(&stream, checkpoint, ranges, num, err);
-    if (status == STATUS_OK) {
-        status = read_state_slices(&stream, num, layout, slices, err);
-        rankfile_stream_free(stream.frames);
-    }
-    return status;
+    RELEASED(stream_release) struct stream stream = {0};
+    TRY(begin_ranges(&stream, checkpoint, ranges, num, err));
+    return read_state_slices(&stream, num, layout, slices, err);
 }

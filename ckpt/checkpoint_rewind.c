@@ -194,8 +194,7 @@ enum status checkpoint_rewind_plan(const char *run, const struct checkpoint *che
 
 void checkpoint_rewind_release(struct checkpoint_rewind *rewind)
 {
-    free(rewind->moves);
-    rewind->moves = NULL;
+    free(TAKEN(rewind->moves));
     rewind->count = 0;
 }
 
@@ -221,9 +220,9 @@ static enum status give_name(const struct checkpoint_rewind *rewind, struct erro
     }
     if (!*from) return STATUS_OK;
     if (rewind->taken && checkpoint_rename(dir, from, rewind->name, RENAME_EXCHANGE, NULL) == STATUS_OK) {
-        TRY(checkpoint_sync(dir, err));
+        TRY(fs_sync_dir(dir, STATUS_CHECKPOINT, err));
         if (strcmp(from, aside) != 0) TRY(checkpoint_rename(dir, from, aside, 0, err));
-        return checkpoint_sync(dir, err);
+        return fs_sync_dir(dir, STATUS_CHECKPOINT, err);
     }
     if (rewind->taken && from == aside) { /* the link has the name that the taken checkpoint should get */
         TRY(fs_join(path, dir, aside, STATUS_CHECKPOINT, err));
@@ -233,7 +232,7 @@ static enum status give_name(const struct checkpoint_rewind *rewind, struct erro
     }
     if (rewind->taken) TRY(checkpoint_rename(dir, rewind->name, aside, 0, err));
     TRY(checkpoint_rename(dir, from, rewind->name, 0, err));
-    return checkpoint_sync(dir, err);
+    return fs_sync_dir(dir, STATUS_CHECKPOINT, err);
 }
 
 enum status checkpoint_rewind_apply(const struct checkpoint_rewind *rewind, struct error *err)
@@ -249,7 +248,7 @@ enum status checkpoint_rewind_apply(const struct checkpoint_rewind *rewind, stru
     TRY(metrics_keep(rewind->metrics, rewind->number, err));
     if (named) TRY(give_name(rewind, err));
     for (int i = 0; i < rewind->count; i++) {
-        if (i == rewind->count - 1) TRY(checkpoint_sync(rewind->dir, err));
+        if (i == rewind->count - 1) TRY(fs_sync_dir(rewind->dir, STATUS_CHECKPOINT, err));
         const struct rewind_move *move = &rewind->moves[i];
         char aside[CHECKPOINT_NAME_MAX + 32], path[FS_PATH_MAX], step[48] = "";
         if (move->damaged) {
@@ -263,7 +262,7 @@ enum status checkpoint_rewind_apply(const struct checkpoint_rewind *rewind, stru
         log_info("the checkpoint '%s/%s'%s belongs to the history that this run leaves; it is now '%s'", rewind->dir,
                  move->name, step, aside);
     }
-    TRY(checkpoint_sync(rewind->dir, err));
+    TRY(fs_sync_dir(rewind->dir, STATUS_CHECKPOINT, err));
     checkpoint_point(rewind->dir, "latest", rewind->name);
     checkpoint_unpoint(rewind->dir, "best", false); /* the next save points it at the best of those that are left */
     return STATUS_OK;

@@ -119,7 +119,7 @@ static enum status make_folder(struct checkpoint_saving *save, struct error *err
         char parent[FS_PATH_MAX];
         if (io_mkdir(dir, 0777) && errno != EEXIST) return checkpoint_io_error("make the folder", dir, err);
         TRY(fs_join(parent, dir, "..", STATUS_CHECKPOINT, err));
-        TRY(checkpoint_sync(parent, err));
+        TRY(fs_sync_dir(parent, STATUS_CHECKPOINT, err));
     }
     checkpoint_sweep(dir);
     save->made = FAULT(MKDIR, io_mkdir(save->tmp, 0777)) == 0;
@@ -131,8 +131,6 @@ static enum status write_rank_file(struct checkpoint_saving *save, struct error 
 {
     const struct checkpoint_writer *writer = save->writer;
     const struct state_slices slices = save->slices;
-    enum status status = STATUS_OK;
-    struct rankfile_writer *file = NULL;
     char name[MANIFEST_NAME_MAX], path[FS_PATH_MAX];
     struct rankfile_shape shape = {.rank = save->rank,
                                    .world = save->world,
@@ -143,25 +141,23 @@ static enum status write_rank_file(struct checkpoint_saving *save, struct error 
                                    .moments = writer->layout->room};
     manifest_rank_name(save->rank, name);
     TRY(fs_join(path, save->tmp, name, STATUS_CHECKPOINT, err));
-    TRY(rankfile_writer_new(path, &shape, writer->compression_level, &file, err));
-    for (int s = 0; s < slices.count; s++)
-        for (int unit = 0; unit < writer->layout->num_trained; unit++) {
-            float *own;
-            TRY_END(state_slice(slices, SLICE_READ, (enum state_kind)s, unit, &own, err));
-            TRY_END(rankfile_writer_slice(file, s, unit, own, err));
-            state_hash_add(&save->hash, (enum state_kind)s, unit, own);
-        }
-    TRY_END(rankfile_writer_finish(file, &save->facts, err));
-end:
-    rankfile_writer_free(file);
-    if (status != STATUS_OK || !writer->keep.last) return status;
-    struct rankfile *written;
-    TRY(checkpoint_reads_from_disk(path, err));
-    status = rankfile_open(path, &shape, &save->facts, &written, err);
-    if (status == STATUS_OK) {
-        status = rankfile_verify(written, err);
-        rankfile_close(written);
+    {
+        RELEASED(rankfile_writer_drop) struct rankfile_writer *file = NULL;
+        TRY(rankfile_writer_new(path, &shape, writer->compression_level, &file, err));
+        for (int s = 0; s < slices.count; s++)
+            for (int unit = 0; unit < writer->layout->num_trained; unit++) {
+                float *own;
+                TRY(state_slice(slices, SLICE_READ, (enum state_kind)s, unit, &own, err));
+                TRY(rankfile_writer_slice(file, s, unit, own, err));
+                state_hash_add(&save->hash, (enum state_kind)s, unit, own);
+            }
+        TRY(rankfile_writer_finish(file, &save->facts, err));
     }
+    if (!writer->keep.last) return STATUS_OK;
+    RELEASED(rankfile_drop) struct rankfile *written = NULL;
+    TRY(checkpoint_reads_from_disk(path, err));
+    enum status status = rankfile_open(path, &shape, &save->facts, &written, err);
+    if (status == STATUS_OK) status = rankfile_verify(written, err);
     if (status != STATUS_OK) error_prefix(err, "reading the new checkpoint back");
     return status;
 }
@@ -221,23 +217,22 @@ static enum status write_manifest(struct checkpoint_saving *save, struct error *
                         &text, &bytes, err));
     TRY(checkpoint_put_file(save->tmp, MANIFEST_NAME, text, bytes, err));
     save->bytes += (int64_t)bytes;
-    return checkpoint_sync(save->tmp, err);
+    return fs_sync_dir(save->tmp, STATUS_CHECKPOINT, err);
 }
 
 static enum status read_back(const struct checkpoint_saving *save, struct error *err)
 {
-    char path[FS_PATH_MAX], *data;
-    struct manifest *manifest;
+    char path[FS_PATH_MAX];
+    RELEASED(manifest_drop) struct manifest *manifest = NULL;
     TRY(fs_join(path, save->tmp, MANIFEST_NAME, STATUS_CHECKPOINT, err));
     TRY(checkpoint_reads_from_disk(path, err));
     TRY(manifest_load(save->tmp, false, &manifest, err));
-    manifest_free(manifest);
     for (int i = save->world; i < save->num_files; i++) {
         const struct manifest_file *file = &save->files[i];
         TRY(fs_join(path, save->tmp, file->name, STATUS_CHECKPOINT, err));
         TRY(checkpoint_reads_from_disk(path, err));
+        OWNED char *data = NULL;
         TRY(manifest_read_file(save->tmp, file, &data, err));
-        free(data);
     }
     return STATUS_OK;
 }
@@ -265,7 +260,7 @@ static enum status give_name(struct checkpoint_saving *save, struct error *err)
         }
         if (replaces) {
             save->exchanged = FAULT(RENAME, io_rename2(save->tmp, save->final, RENAME_EXCHANGE)) == 0;
-            if (save->exchanged) return checkpoint_sync(dir, err);
+            if (save->exchanged) return fs_sync_dir(dir, STATUS_CHECKPOINT, err);
             if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
                 return checkpoint_io_error("replace", save->final, err);
         }
@@ -285,7 +280,7 @@ static enum status give_name(struct checkpoint_saving *save, struct error *err)
             log_warn("cannot rename '%s' back to '%s': %s", aside, save->final, strerror(errno));
         return STATUS_CHECKPOINT;
     }
-    return checkpoint_sync(dir, err);
+    return fs_sync_dir(dir, STATUS_CHECKPOINT, err);
 }
 
 /* still_owner() once the checkpoint is complete. *ours: false, with a warning, if the owner could not be read. */

@@ -49,7 +49,7 @@ static enum status add_templates(struct checkpoint_save_cache *cache, const char
                                  const char *prefix, struct error *err)
 {
     enum status status = STATUS_OK;
-    DIR *listing = memory_opendir(dir);
+    OWNED_DIR *listing = memory_opendir(dir);
     if (!listing)
         return errno == ENOENT ? STATUS_OK : error_system(err, STATUS_DATA, errno, "cannot list folder '%s'", dir);
     int first = cache->num_files;
@@ -57,7 +57,6 @@ static enum status add_templates(struct checkpoint_save_cache *cache, const char
         if (*item->d_name != '.' && !strncmp(item->d_name, begin, strlen(begin)) &&
             fs_has_suffix(item->d_name, ".jinja"))
             status = add_file(cache, dir, prefix, item->d_name, err);
-    closedir(listing);
     qsort(&cache->files[first], (size_t)(cache->num_files - first), sizeof *cache->files, cached_by_name);
     return status;
 }
@@ -82,8 +81,7 @@ enum status checkpoint_save_cache_new(const char *tokenizer_dir, const char *mod
         TRY(there ? add_templates(cache, folder, "", prefix, err)
                   : add_templates(cache, tokenizer_dir, prefix, "", err));
     }
-    *out = cache;
-    cache = NULL;
+    *out = TAKEN(cache);
     return STATUS_OK;
 }
 

@@ -49,6 +49,7 @@ struct manifest {
     struct moment_map map;           /* moments in 8 bits; else without blocks */
     int64_t *moments;                /* [num_units] owned: words of each unit's slice of a moment */
     struct manifest_tensor *tensors; /* [num_tensors] owned; by unit, then by offset, without overlap */
+    int64_t num_params;              /* elements of all tensors */
     struct manifest_file *files;     /* [num_files] owned */
 };
 
@@ -74,6 +75,9 @@ enum status manifest_read_file(const char *folder, const struct manifest_file *f
 
 void manifest_free(struct manifest *manifest); /* NULL is allowed */
 RELEASER(manifest_drop, struct manifest, manifest_free)
+
+/* That of an open checkpoint. */
+const struct manifest *checkpoint_manifest(const struct checkpoint *checkpoint);
 
 /* The required contents of rank file `rank`; borrows from the manifest. */
 struct rankfile_shape manifest_shape(const struct manifest *manifest, int rank);

@@ -46,10 +46,7 @@ static enum status bad_manifest(const struct place *at, const char *member, stru
 static enum status bad_manifest(const struct place *at, const char *member, struct error *err, const char *format, ...)
 {
     char what[512], index[32] = "";
-    va_list args;
-    va_start(args, format);
-    vsnprintf(what, sizeof what, format, args);
-    va_end(args);
+    WITH_ARGS(format, vsnprintf(what, sizeof what, format, args));
     if (at->index >= 0) snprintf(index, sizeof index, "[%d]", at->index);
     return error_set(err, STATUS_CHECKPOINT, "'%s' is damaged: %s%s%s%s: %s", at->path, at->list, index,
                      *at->list && *member ? "." : "", member, what);
@@ -362,6 +359,7 @@ static enum status read_tensors(const struct place *top, struct manifest *manife
             tensor->offset > manifest->units[unit].numel - tensor->numel)
             return bad_manifest(&at, "shape", err, "the tensor does not fit in its unit");
         end = tensor->offset + tensor->numel;
+        manifest->num_params += tensor->numel;
     }
     return STATUS_OK;
 }
@@ -444,33 +442,29 @@ static enum status check_manifest_end(const char *text, size_t bytes, const char
 
 enum status manifest_decode(const char *text, size_t bytes, const char *path, struct manifest **out, struct error *err)
 {
-    enum status status = STATUS_OK;
     struct place top = {path, "", -1, NULL};
     TRY(check_manifest_end(text, bytes, path, err));
-    struct manifest *manifest = memory_zeroed(1, sizeof *manifest);
+    RELEASED(manifest_drop) struct manifest *manifest = memory_zeroed(1, sizeof *manifest);
     json_error_t syntax;
     int version = 0;
     top.object = manifest->facts.manifest = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &syntax);
     if (!json_is_object(manifest->facts.manifest))
-        TRY_GOTO(error_set(err, STATUS_CHECKPOINT, "'%s' is damaged at offset %d: %s", path,
-                           manifest->facts.manifest ? 0 : syntax.position,
-                           manifest->facts.manifest ? "not an object" : syntax.text));
+        return error_set(err, STATUS_CHECKPOINT, "'%s' is damaged at offset %d: %s", path,
+                         manifest->facts.manifest ? 0 : syntax.position,
+                         manifest->facts.manifest ? "not an object" : syntax.text);
     manifest->facts.bytes = (int64_t)bytes;
-    TRY_GOTO(read_head(&top, manifest, &version, err));
-    TRY_GOTO(read_hashes(&top, manifest, err));
-    TRY_GOTO(read_machine(&top, manifest, err));
-    TRY_GOTO(read_evaluation_part(&top, manifest, err));
-    TRY_GOTO(read_adapter(&top, manifest, err));
-    TRY_GOTO(read_position(&top, manifest, err));
-    TRY_GOTO(read_units(&top, manifest, version, err));
-    TRY_GOTO(read_tensors(&top, manifest, err));
-    TRY_GOTO(read_moments(&top, manifest, err));
-    TRY_GOTO(read_files(&top, manifest, err));
-    *out = manifest;
+    TRY(read_head(&top, manifest, &version, err));
+    TRY(read_hashes(&top, manifest, err));
+    TRY(read_machine(&top, manifest, err));
+    TRY(read_evaluation_part(&top, manifest, err));
+    TRY(read_adapter(&top, manifest, err));
+    TRY(read_position(&top, manifest, err));
+    TRY(read_units(&top, manifest, version, err));
+    TRY(read_tensors(&top, manifest, err));
+    TRY(read_moments(&top, manifest, err));
+    TRY(read_files(&top, manifest, err));
+    *out = TAKEN(manifest);
     return STATUS_OK;
-fail:
-    manifest_free(manifest);
-    return status;
 }
 
 /* ---- files next to it ---------------------------------------------------- */
@@ -495,21 +489,16 @@ enum status manifest_check_files(const struct manifest *manifest, const char *fo
 
 enum status manifest_load(const char *folder, bool files, struct manifest **out, struct error *err)
 {
-    enum status status = STATUS_OK;
-    struct manifest *manifest = NULL;
-    char path[FS_PATH_MAX], *text = NULL;
+    RELEASED(manifest_drop) struct manifest *manifest = NULL;
+    OWNED char *text = NULL;
+    char path[FS_PATH_MAX];
     size_t bytes;
     TRY(fs_join(path, folder, MANIFEST_NAME, STATUS_CHECKPOINT, err));
     TRY(fs_read_file(path, MANIFEST_MAX_BYTES, STATUS_CHECKPOINT, &text, &bytes, err));
-    TRY_GOTO(manifest_decode(text, bytes, path, &manifest, err));
-    if (files) TRY_GOTO(manifest_check_files(manifest, folder, 0, manifest->num_files, err));
-    free(text);
-    *out = manifest;
+    TRY(manifest_decode(text, bytes, path, &manifest, err));
+    if (files) TRY(manifest_check_files(manifest, folder, 0, manifest->num_files, err));
+    *out = TAKEN(manifest);
     return STATUS_OK;
-fail:
-    free(text);
-    manifest_free(manifest);
-    return status;
 }
 
 enum status manifest_read_file(const char *folder, const struct manifest_file *file, char **data, struct error *err)
@@ -520,8 +509,7 @@ enum status manifest_read_file(const char *folder, const struct manifest_file *f
     TRY(fs_join(path, folder, file->name, STATUS_CHECKPOINT, err));
     TRY(fs_read_file(path, (size_t)file->bytes, STATUS_CHECKPOINT, data, &bytes, err));
     if ((int64_t)bytes == file->bytes && XXH3_64bits(*data, bytes) == file->checksum) return STATUS_OK;
-    free(*data);
-    *data = NULL;
+    free(TAKEN(*data));
     return error_set(err, STATUS_CHECKPOINT,
                      "'%s' is damaged at offset 0: its %" PRId64 " bytes do not match their checksum", path,
                      file->bytes);

@@ -201,17 +201,12 @@ enum status manifest_encode(const struct checkpoint_writer *writer, const struct
                             int num_states, const uint64_t *hashes, const struct manifest_file *files, int num_files,
                             char **text, size_t *bytes, struct error *err)
 {
-    struct manifest *manifest;
+    RELEASED(manifest_drop) struct manifest *manifest = NULL;
     struct error damage;
-    json_t *root = all_members(writer, position, num_states, hashes, files, num_files);
+    json_auto_t *root = all_members(writer, position, num_states, hashes, files, num_files);
     write_text(root, text, bytes);
-    json_decref(root);
     enum status status = manifest_decode(*text, *bytes, MANIFEST_NAME, &manifest, &damage);
-    if (status == STATUS_OK) {
-        manifest_free(manifest);
-        return STATUS_OK;
-    }
-    free(*text);
-    *text = NULL;
+    if (status == STATUS_OK) return STATUS_OK;
+    free(TAKEN(*text));
     return error_set(err, status, "the new checkpoint's manifest cannot be read back: %.1500s", damage.text);
 }

@@ -52,6 +52,7 @@ enum status rankfile_writer_slice(struct rankfile_writer *writer, int state, int
 enum status rankfile_writer_finish(struct rankfile_writer *writer, struct rankfile_facts *facts, struct error *err);
 
 void rankfile_writer_free(struct rankfile_writer *writer);
+RELEASER(rankfile_writer_drop, struct rankfile_writer, rankfile_writer_free)
 
 /* ---- reading ------------------------------------------------------------- */
 
@@ -62,6 +63,7 @@ enum status rankfile_open(const char *path, const struct rankfile_shape *shape, 
                           struct rankfile **file, struct error *err);
 /* Streams that read from the file keep it open. NULL is allowed. */
 void rankfile_close(struct rankfile *file);
+RELEASER(rankfile_drop, struct rankfile, rankfile_close)
 
 /* Verifies every frame: its checksum, and that it decompresses to the size in the table. */
 enum status rankfile_verify(struct rankfile *file, struct error *err);
@@ -76,15 +78,6 @@ void rankfile_frames(const struct rankfile *file, int state, int unit, int64_t f
  * that is read ahead, and 4 MiB for each OpenMP thread. */
 struct rankfile_stream;
 
-/* One frame on its way: the place of a piece (read_ahead.h). */
-struct rankfile_piece {
-    struct rankfile *file; /* an owner of it */
-    int64_t index;         /* of the frame in the file */
-    const uint8_t *stored; /* its bytes in the piece's buffer */
-    int64_t from, count;   /* the frame's elements that are wanted; count 0: it is only verified */
-    int64_t at;            /* the place of the first of them in the output */
-};
-
 /* frames: of the whole stream, >= 1. source: only context, next (which calls rankfile_name()) and again (which calls
  * rankfile_read_again()). */
 enum status rankfile_stream_new(const struct read_ahead_source *source, int64_t frames, struct rankfile_stream **stream,
@@ -93,6 +86,7 @@ enum status rankfile_stream_new(const struct read_ahead_source *source, int64_t 
 enum status rankfile_stream_next(struct rankfile_stream *stream, int64_t frames, float *out, struct error *err);
 /* Drops what was not taken. NULL is allowed. */
 void rankfile_stream_free(struct rankfile_stream *stream);
+RELEASER(rankfile_stream_drop, struct rankfile_stream, rankfile_stream_free)
 
 /* The piece is this frame. The elements that it shares with [first, first + count) of the slice are wanted; `at`: the
  * place of `first` in the output. count 0: the frame is only verified. */

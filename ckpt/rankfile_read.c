@@ -103,8 +103,7 @@ static enum status index_load(struct rankfile *file, int64_t bytes, const struct
 enum status rankfile_open(const char *path, const struct rankfile_shape *shape, const struct rankfile_facts *facts,
                           struct rankfile **out, struct error *err)
 {
-    enum status status = STATUS_OK;
-    struct rankfile *file = memory_zeroed(1, sizeof *file);
+    RELEASED(rankfile_drop) struct rankfile *file = memory_zeroed(1, sizeof *file);
     file->fd = -1;
     atomic_init(&file->owners, 1);
     file->shape = *shape;
@@ -112,14 +111,11 @@ enum status rankfile_open(const char *path, const struct rankfile_shape *shape, 
     ASSERT(file->num_frames > 0);
     file->path = memory_text(path);
     int64_t bytes;
-    TRY_GOTO(fs_open_read(path, STATUS_CHECKPOINT, &file->fd, &bytes, err));
+    TRY(fs_open_read(path, STATUS_CHECKPOINT, &file->fd, &bytes, err));
     uncached_file_init(&file->contents, file->fd, file->path);
-    TRY_GOTO(index_load(file, bytes, facts, err));
-    *out = file;
+    TRY(index_load(file, bytes, facts, err));
+    *out = TAKEN(file);
     return STATUS_OK;
-fail:
-    rankfile_close(file);
-    return status;
 }
 
 void rankfile_close(struct rankfile *file)
@@ -137,7 +133,7 @@ void rankfile_close(struct rankfile *file)
 /* ---- streams ------------------------------------------------------------- */
 
 struct rankfile_stream {
-    struct read_ahead *ahead; /* owned; its places are struct rankfile_piece */
+    struct read_ahead *ahead; /* owned */
     int threads;
     struct frame_scratch *scratch; /* [threads] owned */
 };
@@ -145,44 +141,30 @@ struct rankfile_stream {
 static void rankfile_piece_release(void *context, struct read_ahead_piece *piece)
 {
     (void)context;
-    rankfile_close(((struct rankfile_piece *)piece->place)->file);
-}
-
-/* Not from a local disk; a file server wants one reader. */
-static bool is_read_in_turn(void *context, const struct read_ahead_piece *piece)
-{
-    (void)context;
-    return !((const struct rankfile_piece *)piece->place)->file->contents.able;
+    rankfile_close(piece->file);
 }
 
 static enum status read_piece(void *context, struct read_ahead_piece *piece, struct error *err)
 {
     (void)context;
-    struct rankfile_piece *place = piece->place;
-    const struct frame *frame = &place->file->index->frames[place->index];
-    return uncached_read(&place->file->contents, piece->bytes, frame->stored, frame->offset, STATUS_CHECKPOINT,
-                         &place->stored, err);
+    const struct frame *frame = &piece->file->index->frames[piece->index];
+    return uncached_read(&piece->file->contents, piece->bytes, frame->stored, frame->offset, STATUS_CHECKPOINT,
+                         &piece->stored, err);
 }
 
 enum status rankfile_stream_new(const struct read_ahead_source *named, int64_t frames, struct rankfile_stream **out,
                                 struct error *err)
 {
-    enum status status = STATUS_OK;
     struct read_ahead_source source = *named;
     source.buffer_bytes = FRAME_MAX_STORED;
-    source.place_bytes = sizeof(struct rankfile_piece);
-    source.in_turn = is_read_in_turn;
     source.read = read_piece;
     source.release = rankfile_piece_release;
-    struct rankfile_stream *stream = memory_zeroed(1, sizeof *stream);
+    RELEASED(rankfile_stream_drop) struct rankfile_stream *stream = memory_zeroed(1, sizeof *stream);
     stream->threads = rankfile_team_size() < frames ? rankfile_team_size() : (int)frames;
     stream->scratch = rankfile_scratch_new(stream->threads, -1);
-    TRY_GOTO(read_ahead_new(&source, frames, stream->threads, &stream->ahead, err));
-    *out = stream;
+    TRY(read_ahead_new(&source, frames, stream->threads, &stream->ahead, err));
+    *out = TAKEN(stream);
     return STATUS_OK;
-fail:
-    rankfile_stream_free(stream);
-    return status;
 }
 
 void rankfile_stream_free(struct rankfile_stream *stream)
@@ -202,28 +184,29 @@ static struct rankfile *retain(struct rankfile *file)
 void rankfile_name(struct rankfile *file, int64_t index, int64_t first, int64_t count, int64_t at,
                    struct read_ahead_piece *piece)
 {
-    struct rankfile_piece *place = piece->place;
     const struct frame *frame = &file->index->frames[index];
-    *place = (struct rankfile_piece){.file = retain(file), .index = index};
+    piece->file = retain(file);
+    piece->index = index;
+    piece->in_turn = !file->contents.able; /* not from a local disk; a file server wants one reader */
+    piece->count = 0;
     if (!count) return;
     int64_t from = first > frame->first ? first : frame->first, last = frame->first + frame->count;
     int64_t to = first + count < last ? first + count : last;
-    place->from = from - frame->first;
-    place->count = to - from;
-    place->at = at + (from - first);
+    piece->from = from - frame->first;
+    piece->count = to - from;
+    piece->at = at + (from - first);
 }
 
 enum status rankfile_read_again(struct rankfile *file, struct read_ahead_piece *piece, struct error *err)
 {
-    struct rankfile_piece *place = piece->place;
-    rankfile_close(place->file);
-    place->file = retain(file);
+    rankfile_close(piece->file);
+    piece->file = retain(file);
     return read_piece(NULL, piece, err);
 }
 
 int rankfile_rank(const struct read_ahead_piece *piece)
 {
-    return ((const struct rankfile_piece *)piece->place)->file->shape.rank;
+    return piece->file->shape.rank;
 }
 
 /* Verifies a frame and decompresses it into scratch->planes. Called by a team. */
@@ -260,14 +243,13 @@ static void unpack_next(struct rankfile_stream *stream, float *out, struct first
     struct read_ahead_piece *piece = read_ahead_take(stream->ahead);
     if (!piece) /* after the failure of a read, which its piece has noted */
         return;
-    const struct rankfile_piece *place = piece->place;
     if (piece->status == STATUS_OK && piece->number < fault->frame) {
         struct frame_scratch *scratch = &stream->scratch[rankfile_team_member()];
-        const struct frame *frame = &place->file->index->frames[place->index];
-        piece->status = frame_unpack(place->file, scratch, frame, place->stored, &piece->err);
-        if (piece->status == STATUS_OK && place->count)
-            read_frame_planes(scratch->planes, frame->count, (size_t)place->from, (size_t)place->count,
-                              out + place->at);
+        const struct frame *frame = &piece->file->index->frames[piece->index];
+        piece->status = frame_unpack(piece->file, scratch, frame, piece->stored, &piece->err);
+        if (piece->status == STATUS_OK && piece->count)
+            read_frame_planes(scratch->planes, frame->count, (size_t)piece->from, (size_t)piece->count,
+                              out + piece->at);
     }
 #pragma omp critical(rankfile_fault)
     if (piece->status != STATUS_OK && piece->number < fault->frame) {
@@ -324,10 +306,8 @@ static enum status rankfile_piece_read(void *context, struct read_ahead_piece *p
 enum status rankfile_verify(struct rankfile *file, struct error *err)
 {
     struct whole_file whole = {.file = file};
-    struct rankfile_stream *stream;
+    RELEASED(rankfile_stream_drop) struct rankfile_stream *stream = NULL;
     const struct read_ahead_source source = {.context = &whole, .next = rankfile_piece_read};
     TRY(rankfile_stream_new(&source, file->num_frames, &stream, err));
-    enum status status = rankfile_stream_next(stream, file->num_frames, NULL, err);
-    rankfile_stream_free(stream);
-    return status;
+    return rankfile_stream_next(stream, file->num_frames, NULL, err);
 }

@@ -82,26 +82,16 @@ static enum status writer_append(struct rankfile_writer *writer, const void *dat
     return STATUS_OK;
 }
 
-/* sync_file_range() as a slow call (heartbeat.h) */
-static int sync_rankfile_range(int fd, int64_t from, int64_t bytes, unsigned flags)
-{
-    struct slow_call slow;
-    heartbeat_slow_begin(&slow, "writing", NULL, fd);
-    int result = sync_file_range(fd, from, bytes, flags);
-    heartbeat_slow_end(&slow);
-    return result;
-}
-
 /* Starts write-back of the bytes since the last nudge, and waits for the window before that, so that no single call,
  * nor the fsync at the end, blocks so long that peers take this rank for dead. */
 static enum status writer_nudge(struct rankfile_writer *writer, struct error *err)
 {
     if (writer->offset - writer->nudged < NUDGE_BYTES) return STATUS_OK;
     int64_t from = writer->nudged > NUDGE_BYTES ? writer->nudged - NUDGE_BYTES : 0;
-    if (sync_rankfile_range(writer->fd, writer->nudged, writer->offset - writer->nudged, SYNC_FILE_RANGE_WRITE) ||
+    if (io_sync_range(writer->fd, writer->nudged, writer->offset - writer->nudged, SYNC_FILE_RANGE_WRITE) ||
         (writer->nudged > from &&
-         sync_rankfile_range(writer->fd, from, writer->nudged - from,
-                             SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER))) {
+         io_sync_range(writer->fd, from, writer->nudged - from,
+                       SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER))) {
         /* if the file system cannot do this, fsync writes everything; but fsync would not report a real error again */
         if (errno != ENOSYS && errno != EINVAL && errno != ESPIPE && errno != EOPNOTSUPP)
             return write_error(writer->path, from, err);
@@ -118,8 +108,7 @@ static size_t index_bytes(const struct rankfile_writer *writer)
 enum status rankfile_writer_new(const char *path, const struct rankfile_shape *shape, int level,
                                 struct rankfile_writer **out, struct error *err)
 {
-    enum status status = STATUS_OK;
-    struct rankfile_writer *writer = memory_zeroed(1, sizeof *writer);
+    RELEASED(rankfile_writer_drop) struct rankfile_writer *writer = memory_zeroed(1, sizeof *writer);
     writer->fd = -1;
     writer->level = level;
     writer->shape = *shape;
@@ -133,18 +122,15 @@ enum status rankfile_writer_new(const char *path, const struct rankfile_shape *s
     writer->fd = io_open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (writer->fd < 0) {
         const bool absent = errno == ENOENT;
-        status = error_system(err, STATUS_CHECKPOINT, errno, "cannot create '%s'", path);
+        error_system(err, STATUS_CHECKPOINT, errno, "cannot create '%s'", path);
         if (absent) error_hint(err, "all ranks must see the same run folder (run.dir on a shared file system)");
-        goto fail;
+        return STATUS_CHECKPOINT;
     }
     writer->index->header = rankfile_header(shape);
     writer->index->head = rankfile_table_head(writer->num_frames);
-    TRY_GOTO(writer_append(writer, &writer->index->header, sizeof writer->index->header, err));
-    *out = writer;
+    TRY(writer_append(writer, &writer->index->header, sizeof writer->index->header, err));
+    *out = TAKEN(writer);
     return STATUS_OK;
-fail:
-    rankfile_writer_free(writer);
-    return status;
 }
 
 /* Into `stored` (FRAME_MAX_STORED bytes); fills in everything of the frame but its offset. Called by a team. */

@@ -9,7 +9,7 @@ struct read_ahead {
     struct read_ahead_source source;
     int64_t pieces;
     int slots;
-    struct read_ahead_piece *ring; /* [slots] owned, with their places */
+    struct read_ahead_piece *ring; /* [slots] owned */
     uint8_t *buffers;              /* owned; of all slots */
     pthread_mutex_t mutex;
     pthread_cond_t filled;  /* a piece is ready, or no more are begun: for those who take */
@@ -65,7 +65,7 @@ static void fetch_next(struct read_ahead *ahead)
     pthread_mutex_unlock(&ahead->mutex);
     piece->status = source->next(source->context, piece, &piece->err);
     piece->named = piece->status == STATUS_OK;
-    const bool in_turn = piece->named && source->in_turn(source->context, piece);
+    const bool in_turn = piece->named && piece->in_turn;
     pthread_mutex_lock(&ahead->mutex);
     if (!piece->named) ahead->failed = true; /* before another thread has the turn */
     if (!in_turn) turn_give(ahead);
@@ -92,8 +92,7 @@ static void *read_ahead_fetch(void *argument)
 enum status read_ahead_new(const struct read_ahead_source *source, int64_t pieces, int users, struct read_ahead **out,
                            struct error *err)
 {
-    enum status status = STATUS_OK;
-    struct read_ahead *ahead = memory_zeroed(1, sizeof *ahead);
+    RELEASED(read_ahead_drop) struct read_ahead *ahead = memory_zeroed(1, sizeof *ahead);
     ahead->source = *source;
     ahead->pieces = pieces;
     ahead->slots = pieces < READ_AHEAD + users ? (int)pieces : READ_AHEAD + users;
@@ -103,21 +102,15 @@ enum status read_ahead_new(const struct read_ahead_source *source, int64_t piece
     size_t stride;
     ahead->ring = memory_zeroed((size_t)ahead->slots, sizeof *ahead->ring);
     ahead->buffers = uncached_memory(source->buffer_bytes, (size_t)ahead->slots, &stride);
-    if (!ahead->buffers) TRY_GOTO(error_set(err, STATUS_DEVICE, "out of memory for reading ahead"));
-    for (int i = 0; i < ahead->slots; i++) {
-        ahead->ring[i].bytes = ahead->buffers + (size_t)i * stride;
-        ahead->ring[i].place = memory_zeroed(1, source->place_bytes);
-    }
+    if (!ahead->buffers) TRY(error_set(err, STATUS_DEVICE, "out of memory for reading ahead"));
+    for (int i = 0; i < ahead->slots; i++) ahead->ring[i].bytes = ahead->buffers + (size_t)i * stride;
     for (int threads = 0; pieces > 1 && threads < READ_AHEAD_THREADS; threads++) {
         int code = thread_start(&ahead->thread[threads], 0, read_ahead_fetch, ahead);
-        if (code) TRY_GOTO(error_set(err, STATUS_DEVICE, "cannot start a thread that reads ahead: %s", strerror(code)));
+        if (code) TRY(error_set(err, STATUS_DEVICE, "cannot start a thread that reads ahead: %s", strerror(code)));
         ahead->threads++;
     }
-    *out = ahead;
+    *out = TAKEN(ahead);
     return STATUS_OK;
-fail:
-    read_ahead_free(ahead);
-    return status;
 }
 
 struct read_ahead_piece *read_ahead_take(struct read_ahead *ahead)
@@ -150,15 +143,9 @@ void read_ahead_give(struct read_ahead *ahead, struct read_ahead_piece *piece)
 void read_ahead_free(struct read_ahead *ahead)
 {
     if (!ahead) return;
-    pthread_mutex_lock(&ahead->mutex);
-    ahead->stop = true;
-    pthread_cond_broadcast(&ahead->changed);
-    pthread_mutex_unlock(&ahead->mutex);
+    thread_tell(&ahead->stop, &ahead->mutex, &ahead->changed);
     for (int i = 0; i < ahead->threads; i++) pthread_join(ahead->thread[i], NULL);
-    for (int i = 0; ahead->ring && i < ahead->slots; i++) {
-        drop(ahead, &ahead->ring[i]);
-        free(ahead->ring[i].place);
-    }
+    for (int i = 0; i < ahead->slots; i++) drop(ahead, &ahead->ring[i]);
     free(ahead->ring);
     free(ahead->buffers);
     pthread_cond_destroy(&ahead->filled);

@@ -17,8 +17,7 @@ void state_hash_init(struct state_hash *hash, const struct shard_layout *layout,
 
 void state_hash_release(struct state_hash *hash)
 {
-    free(hash->parts);
-    hash->parts = NULL;
+    free(TAKEN(hash->parts));
 }
 
 void state_hash_add(struct state_hash *hash, enum state_kind kind, int unit, const float *slice)

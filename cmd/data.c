@@ -73,7 +73,7 @@ static const char *data_label_name(const struct label_set *labels, int64_t label
 
 static void print_data_labels(const struct label_set *labels)
 {
-    int64_t *counts = data_summary_labels(labels);
+    OWNED int64_t *counts = data_summary_labels(labels);
     int shown = 0;
     printf("labels      %s\n", FIGURE(count, labels->classes));
     for (int64_t i = 0; i < labels->classes && shown < SHOWN_LABELS; i++) {
@@ -86,7 +86,6 @@ static void print_data_labels(const struct label_set *labels)
     }
     if (labels->pairs)
         printf("types       %s document%s of two texts\n", FIGURE(count, labels->pairs), PLURAL(labels->pairs));
-    free(counts);
 }
 
 /* ---- documents ----------------------------------------------------------- */
@@ -94,7 +93,7 @@ static void print_data_labels(const struct label_set *labels)
 /* Prints tokens that are learned, or not, as one piece. */
 static void print_data_piece(const struct data_view *view, const int32_t *ids, int64_t count)
 {
-    struct text text = {0};
+    RELEASED(text_release) struct text text = {0};
     char id[16];
     for (int64_t i = 0; i < count && !view->tokenizer; i++) {
         const int bytes = snprintf(id, sizeof id, view->bytes ? "<%" PRId32 ">" : i ? " %" PRId32 : "%" PRId32, ids[i]);
@@ -105,7 +104,6 @@ static void print_data_piece(const struct data_view *view, const int32_t *ids, i
     }
     if (view->tokenizer) tokenizer_decode(view->tokenizer, ids, (size_t)count, false, &text);
     printable_put(stdout, text.bytes, text.count);
-    text_release(&text);
 }
 
 static enum status show_document(const struct data_view *view, int64_t number, struct error *err)
@@ -168,7 +166,7 @@ static enum status show_data(const struct arguments *a, struct data_view *view, 
     signal(SIGPIPE, SIG_DFL); /* a reader that has seen enough (head) ends this without a message */
     print_data_counts(view, &sum);
     if (view->seq_length) {
-        struct first_fit *fit;
+        RELEASED(first_fit_drop) struct first_fit *fit = NULL;
         const int64_t longer = sum.lengths.longer;
         TRY(first_fit_new(view->set, view->seq_length, &fit, err));
         printf("seq_length  %s: %s document%s", FIGURE(count, view->seq_length), FIGURE(count, longer), PLURAL(longer));
@@ -178,7 +176,6 @@ static enum status show_data(const struct arguments *a, struct data_view *view, 
                FIGURE(count, token_set_samples(view->set, view->seq_length, true)));
         printf(", first_fit %s, false %s\n", FIGURE(count, fit->samples),
                FIGURE(count, token_set_samples(view->set, view->seq_length, false)));
-        first_fit_free(fit);
     }
     if (view->labels) print_data_labels(view->labels);
     const int64_t documents = token_set_documents(view->set), shown = view->show < documents ? view->show : documents;

@@ -20,10 +20,7 @@
 __attribute__((format(printf, 2, 3))) static void print_line(const char *name, const char *format, ...)
 {
     char text[4096];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
+    WITH_ARGS(format, vsnprintf(text, sizeof text, format, args));
     printf("  %-16s  %s\n", name, PRINTABLE(text));
 }
 
@@ -67,7 +64,7 @@ static void doctor_cpu(void)
     double quota = machine_cpu_quota("");
     if (quota > 0) print_line("cpu time", "limited to %.2f cores by the control group", quota);
 
-    struct device *device;
+    RELEASED(device_drop) struct device *device = NULL;
     struct error err;
     if (device_open(DEVICE_CPU, 0, 0, &device, &err) != STATUS_OK) {
         print_line("cpu device", "does not open: %s", err.text);
@@ -83,7 +80,6 @@ static void doctor_cpu(void)
         print_line("bf16 products", "%s; in use: %s%s", cpu_bf16_rates_text(&rates, text),
                    used->amx_bf16 ? "amx, " : "", cpu_bf16_name(used->bf16));
     }
-    device_close(device);
 }
 
 static void doctor_memory(void)
@@ -408,7 +404,7 @@ static enum status doctor_avoided(const struct device *device, unsigned avoid, s
 
 static enum status doctor_test_gpu(int index, struct error *err)
 {
-    struct device *device;
+    RELEASED(device_drop) struct device *device = NULL;
     char why[256];
     unsigned avoid;
     if (!device_cuda_available(why)) {
@@ -419,14 +415,10 @@ static enum status doctor_test_gpu(int index, struct error *err)
     TRY(device_open(DEVICE_CUDA, index, 0, &device, err));
     const double start = seconds_now();
     print_line("gpu", "%s; %s", device->name, device->detail);
-    enum status status = gpu_test_run(device, doctor_print_check, NULL, &avoid, err);
-    if (status == STATUS_OK) {
-        status = doctor_avoided(device, avoid, err);
-        print_line("time", "%.1f s", seconds_now() - start);
-        print_line("at each start",
-                   "runs check the collectives of several GPUs, and cuDNN's attention for their shapes");
-    }
-    device_close(device);
+    TRY(gpu_test_run(device, doctor_print_check, NULL, &avoid, err));
+    const enum status status = doctor_avoided(device, avoid, err);
+    print_line("time", "%.1f s", seconds_now() - start);
+    print_line("at each start", "runs check the collectives of several GPUs, and cuDNN's attention for their shapes");
     return status;
 }
 

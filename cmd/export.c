@@ -80,13 +80,12 @@ typedef enum status visitor(void *context, const char *dir, const char *name, st
 /* Stops at the first failure. */
 static enum status for_each_export_entry(const char *dir, visitor *visit, void *context, struct error *err)
 {
-    DIR *listing = io_opendir(dir);
+    OWNED_DIR *listing = io_opendir(dir);
     if (!listing) return error_system(err, STATUS_DATA, errno, "cannot list the folder '%s'", dir);
     enum status status = STATUS_OK;
     for (struct dirent *item; status == STATUS_OK && (item = io_readdir(listing));)
         if (strcmp(item->d_name, ".") != 0 && strcmp(item->d_name, "..") != 0)
             status = visit(context, dir, item->d_name, err);
-    io_closedir(listing);
     return status;
 }
 
@@ -135,11 +134,9 @@ static enum status find_export_folder(const char *out, char real[FS_PATH_MAX], s
         snprintf(real, FS_PATH_MAX, "%s", place);
         return STATUS_OK;
     }
-    const char *begin = out + strlen(out);
-    while (begin > out && begin[-1] == '/') begin--;
-    const char *end = begin;
-    while (begin > out && begin[-1] != '/') begin--;
-    snprintf(name, sizeof name, "%.*s", (int)(end - begin), begin);
+    size_t length;
+    const char *last = fs_last_part(out, &length);
+    snprintf(name, sizeof name, "%.*s", (int)length, last);
     if (!realpath(above, place)) return error_system(err, STATUS_DATA, errno, "cannot open the folder '%s'", above);
     return fs_join(real, place, name, STATUS_DATA, err);
 }

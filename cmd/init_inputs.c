@@ -19,10 +19,7 @@ typedef enum status init_take(struct init *t, const char *text, struct error *er
 void init_note(const char *format, ...)
 {
     char text[1024], line[1100];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
+    WITH_ARGS(format, vsnprintf(text, sizeof text, format, args));
     snprintf(line, sizeof line, "ztrain: note: %s", PRINTABLE(text));
     log_line(line);
 }
@@ -217,8 +214,7 @@ static enum status init_read_labels(struct init *t, struct error *err)
     const char *bin = token_set_shard(t->set, 0, &documents, &tokens);
     char path[FS_PATH_MAX];
     snprintf(path, sizeof path, "%.*s.labels", (int)(strlen(bin) - strlen(".bin")), bin);
-    label_set_close(t->labels);
-    t->labels = NULL;
+    label_set_close(TAKEN(t->labels));
     if (fs_exists(path)) {
         TRY(label_set_open(t->set, &t->labels, err));
         t->longest = t->labels->longest;
@@ -234,8 +230,7 @@ static enum status init_read_labels(struct init *t, struct error *err)
 static enum status init_take_shards(struct init *t, const struct string_list *shards, struct error *err)
 {
     TRY(init_find_text(t, shards, err));
-    token_set_close(t->set);
-    t->set = NULL;
+    token_set_close(TAKEN(t->set));
     TRY(token_set_open((const char *const *)shards->items, shards->count, &t->set, err));
     TRY(token_set_check(t->set, t->desc.vocab_size, NULL, err));
     TRY(init_read_labels(t, err));
@@ -316,7 +311,7 @@ static enum status init_real(const char *text, double most, double *value, struc
 /* What the driver says; a machine without one, or whose GPU does not open, has none. */
 static void init_find_gpus(struct init_machine *machine)
 {
-    struct device *device;
+    RELEASED(device_drop) struct device *device = NULL;
     struct error err;
     *machine = (struct init_machine){.gpus = 0};
     if (!device_cuda_available(machine->why)) return;
@@ -327,7 +322,6 @@ static void init_find_gpus(struct init_machine *machine)
     machine->gpus = device_cuda_list(NULL, 0);
     machine->memory = (int64_t)device->memory_bytes;
     snprintf(machine->name, sizeof machine->name, "%s", device->name);
-    device_close(device);
 }
 
 static const char *init_usual_gpus(struct init *t, char text[INIT_TEXT])
@@ -402,7 +396,7 @@ static const char *init_usual_seq_length(const struct init *t, char text[INIT_TE
 
 static enum status init_count_samples(struct init *t, struct error *err)
 {
-    struct first_fit *fit = NULL;
+    RELEASED(first_fit_drop) struct first_fit *fit = NULL;
     struct data_summary summary;
     t->samples = token_set_samples(t->set, t->seq_length, !t->labels);
     if (!t->masked) return STATUS_OK;
@@ -413,7 +407,6 @@ static enum status init_count_samples(struct init *t, struct error *err)
     }
     TRY(first_fit_new(t->set, t->seq_length, &fit, err));
     t->samples = fit->samples;
-    first_fit_free(fit);
     TRY(cut_count(t->set, t->seq_length, &t->cut, err));
     if (t->cut.documents == 0 || t->cut.targets == 0 || t->cut.target_left) return STATUS_OK;
     return error_set(err, STATUS_USAGE,

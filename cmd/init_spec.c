@@ -222,8 +222,7 @@ static void init_write_stage(const struct init *t, FILE *out)
 char *init_spec(const struct init *t)
 {
     char *text;
-    size_t size;
-    FILE *out = memory_stream(&text, &size);
+    FILE *out = memory_stream(&text, NULL);
     init_write_head(t, out);
     init_write_model(t, out);
     init_write_data(t, out);

@@ -14,24 +14,10 @@ static const char USAGE[] = "usage: ztrain inspect DIR [--tensors]\n\n"
                             "  DIR          a checkpoint, or a run folder (its newest checkpoint)\n"
                             "  --tensors    print each tensor with mean, standard deviation, minimum and maximum\n";
 
-static int64_t inspect_integer(const json_t *object, const char *member)
-{
-    return json_integer_value(json_object_get(object, member));
-}
-
 static const char *inspect_string(const json_t *object, const char *member)
 {
     const char *text = json_string_value(json_object_get(object, member));
     return text ? text : "?";
-}
-
-static int64_t inspect_numel(const json_t *tensor)
-{
-    size_t d;
-    json_t *size;
-    int64_t numel = 1;
-    json_array_foreach (json_object_get(tensor, "shape"), d, size) numel *= json_integer_value(size);
-    return numel;
 }
 
 static void inspect_members(const char *title, const json_t *object)
@@ -40,9 +26,8 @@ static void inspect_members(const char *title, const json_t *object)
     json_t *value;
     printf("\n%s\n", title);
     json_object_foreach ((json_t *)object, name, value) {
-        char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12));
+        OWNED char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(12));
         printf("  %s: %s\n", PRINTABLE(name), text ? PRINTABLE(text) : "?");
-        free(text);
     }
 }
 
@@ -95,19 +80,18 @@ static void inspect_evaluation(const struct train_position *position, const json
 static void inspect_adapter(const struct checkpoint *checkpoint)
 {
     const struct checkpoint_base *base = &checkpoint->base;
+    const struct manifest *manifest = checkpoint_manifest(checkpoint);
     int64_t params = 0, tensors = 0;
-    size_t i;
-    json_t *tensor;
     if (!checkpoint->adapter && !base->folder) return;
-    json_array_foreach (json_object_get(checkpoint->manifest, "tensors"), i, tensor) {
-        const bool stored = checkpoint_stores(checkpoint, (int)inspect_integer(tensor, "unit"));
-        params += stored ? inspect_numel(tensor) : 0;
-        tensors += stored;
-    }
+    for (int i = 0; i < manifest->num_tensors; i++)
+        if (checkpoint_stores(checkpoint, manifest->tensors[i].unit)) {
+            params += manifest->tensors[i].numel;
+            tensors++;
+        }
     if (checkpoint->adapter)
         printf("adapter      %s, r %" PRId64 ": %" PRId64 " of these parameters, in %" PRId64 " tensors\n",
-               PRINTABLE(inspect_string(checkpoint->adapter, "peft_type")), inspect_integer(checkpoint->adapter, "r"),
-               params, tensors);
+               PRINTABLE(inspect_string(checkpoint->adapter, "peft_type")),
+               (int64_t)json_integer_value(json_object_get(checkpoint->adapter, "r")), params, tensors);
     if (base->folder)
         printf("base         %s, hash %s\n", PRINTABLE(base->folder), hash_digits(base->hash).text);
     else
@@ -117,30 +101,26 @@ static void inspect_adapter(const struct checkpoint *checkpoint)
 
 static void inspect_summary(const struct checkpoint *checkpoint, const char *dir)
 {
-    const json_t *manifest = checkpoint->manifest, *tensors = json_object_get(manifest, "tensors");
+    const json_t *json = checkpoint->manifest;
+    const struct manifest *manifest = checkpoint_manifest(checkpoint);
     const struct train_position *position = &checkpoint->position;
-    size_t i;
-    json_t *element;
-    int64_t params = 0, stored = 0, world = checkpoint->world, state = 0;
-    json_array_foreach (json_object_get(manifest, "units"), i, element)
-        if (checkpoint_stores(checkpoint, (int)i)) state += inspect_integer(element, "slice") * world;
+    int64_t stored = 0, state = 0;
+    for (int u = 0; u < manifest->num_trained; u++) state += manifest->slice[u] * checkpoint->world;
     /* of fp32, with padding, before it was compressed; moments in 8 bits count as fp32 */
-    const int64_t state_bytes = 4 * state * (int64_t)json_array_size(json_object_get(manifest, "states"));
-    json_array_foreach (tensors, i, element) params += inspect_numel(element);
-    json_array_foreach (json_object_get(manifest, "files"), i, element)
-        stored += i < (size_t)world ? inspect_integer(element, "bytes") : 0;
+    const int64_t state_bytes = 4 * state * checkpoint->num_states;
+    for (int i = 0; i < checkpoint->world; i++) stored += manifest->files[i].bytes;
 
     printf("checkpoint   %s\n", PRINTABLE(checkpoint->path));
-    printf("written      %s by ztrain %s\n", PRINTABLE(inspect_string(manifest, "time")),
-           PRINTABLE(inspect_string(manifest, "ztrain_version")));
+    printf("written      %s by ztrain %s\n", PRINTABLE(inspect_string(json, "time")),
+           PRINTABLE(inspect_string(json, "ztrain_version")));
     printf("position     step %" PRId64 ", %s epoch %" PRId64 ", %" PRId64 " optimizer steps, %" PRId64 " tokens%s\n",
            position->step, position->epoch_end ? "end of" : "in", position->epoch, position->optimizer_step,
            position->tokens, position->evaluation_due ? ", before its evaluation" : "");
     inspect_evaluation(position, checkpoint->spec);
-    printf("model        %s, %" PRId64 " parameters in %zu tensors\n",
-           PRINTABLE(inspect_string(checkpoint->model, "model_type")), params, json_array_size(tensors));
+    printf("model        %s, %" PRId64 " parameters in %d tensors\n",
+           PRINTABLE(inspect_string(checkpoint->model, "model_type")), manifest->num_params, manifest->num_tensors);
     inspect_adapter(checkpoint);
-    printf("trained in   %s on %d rank%s", dtype_name(checkpoint->dtype), checkpoint->world, PLURAL(world));
+    printf("trained in   %s on %d rank%s", dtype_name(checkpoint->dtype), checkpoint->world, PLURAL(checkpoint->world));
     if (checkpoint->virtual_ranks)
         printf(", %d virtual rank%s", checkpoint->virtual_ranks, PLURAL(checkpoint->virtual_ranks));
     putchar('\n');
@@ -149,14 +129,13 @@ static void inspect_summary(const struct checkpoint *checkpoint, const char *dir
     else
         printf("state        %s of fp32 (master, exp_avg, exp_avg_sq) in %s: compressed %.2f times",
                SIZE(round, state_bytes), SIZE(round, stored), (double)state_bytes / (double)stored);
-    printf(" (level %" PRId64 ")\n", inspect_integer(manifest, "compression_level"));
+    printf(" (level %" PRId64 ")\n", (int64_t)json_integer_value(json_object_get(json, "compression_level")));
     for (int s = 0; s < checkpoint->num_states && checkpoint->hashed; s++)
         printf("%-12s %-10s %s\n", s ? "" : "hashes", state_hash_name((enum state_kind)s),
                hash_digits(checkpoint->hashes[s]).text);
     printf("files        %s\n", SIZE(round, checkpoint->bytes));
-    json_array_foreach (json_object_get(manifest, "files"), i, element)
-        printf("  %-28s %s\n", PRINTABLE(inspect_string(element, "name")),
-               SIZE(round, inspect_integer(element, "bytes")));
+    for (int i = 0; i < manifest->num_files; i++)
+        printf("  %-28s %s\n", PRINTABLE(manifest->files[i].name), SIZE(round, manifest->files[i].bytes));
     inspect_others(dir);
     if (checkpoint->adapter) inspect_members("adapter", checkpoint->adapter);
     if (checkpoint->machine) inspect_members("machine", checkpoint->machine);
@@ -189,16 +168,14 @@ static void inspect_add(struct statistics *s, const float *data, int64_t count)
 static enum status inspect_read_statistics(const struct checkpoint *checkpoint, struct statistics *all,
                                            struct error *err)
 {
+    const struct manifest *manifest = checkpoint_manifest(checkpoint);
     OWNED float *chunk = memory_alloc(CHUNK * sizeof *chunk);
-    size_t i;
-    json_t *tensor;
-    json_array_foreach (json_object_get(checkpoint->manifest, "tensors"), i, tensor) {
-        int64_t offset = inspect_integer(tensor, "offset"), numel = inspect_numel(tensor);
-        if (!checkpoint_stores(checkpoint, (int)inspect_integer(tensor, "unit"))) continue;
-        for (int64_t done = 0; done < numel; done += CHUNK) {
-            int64_t n = numel - done < CHUNK ? numel - done : CHUNK;
-            TRY(checkpoint_read(checkpoint, STATE_MASTER, (int)inspect_integer(tensor, "unit"), offset + done, n, chunk,
-                                err));
+    for (int i = 0; i < manifest->num_tensors; i++) {
+        const struct manifest_tensor *tensor = &manifest->tensors[i];
+        if (!checkpoint_stores(checkpoint, tensor->unit)) continue;
+        for (int64_t done = 0; done < tensor->numel; done += CHUNK) {
+            int64_t n = tensor->numel - done < CHUNK ? tensor->numel - done : CHUNK;
+            TRY(checkpoint_read(checkpoint, STATE_MASTER, tensor->unit, tensor->offset + done, n, chunk, err));
             inspect_add(&all[i], chunk, n);
         }
     }
@@ -207,20 +184,15 @@ static enum status inspect_read_statistics(const struct checkpoint *checkpoint, 
 
 static void inspect_tensors(const struct checkpoint *checkpoint, const struct statistics *all)
 {
-    size_t i;
-    json_t *tensor;
+    const struct manifest *manifest = checkpoint_manifest(checkpoint);
     printf("\n%-48s %-16s %12s %12s %12s %12s\n", "tensor", "shape", "mean", "deviation", "minimum", "maximum");
-    json_array_foreach (json_object_get(checkpoint->manifest, "tensors"), i, tensor) {
+    for (int i = 0; i < manifest->num_tensors; i++) {
         const struct statistics *s = &all[i];
-        char shape[64];
-        if (!checkpoint_stores(checkpoint, (int)inspect_integer(tensor, "unit"))) continue;
-        const json_t *sizes = json_object_get(tensor, "shape");
-        int used = 0;
-        for (size_t d = 0; d < json_array_size(sizes) && used < (int)sizeof shape; d++)
-            used += snprintf(shape + used, sizeof shape - (size_t)used, "%s%" PRId64, d ? ", " : "(",
-                             (int64_t)json_integer_value(json_array_get(sizes, d)));
-        if (used < (int)sizeof shape) snprintf(shape + used, sizeof shape - (size_t)used, ")");
-        printf("%-48s %-16s %12.5g %12.5g %12.5g %12.5g", PRINTABLE(inspect_string(tensor, "name")), shape, s->mean,
+        const struct manifest_tensor *tensor = &manifest->tensors[i];
+        char shape[SHAPE_TEXT];
+        if (!checkpoint_stores(checkpoint, tensor->unit)) continue;
+        printf("%-48s %-16s %12.5g %12.5g %12.5g %12.5g", PRINTABLE(tensor->name),
+               shape_text(tensor->ndim, tensor->shape, shape), s->mean,
                s->count ? sqrt(s->squares / (double)s->count) : 0.0, s->min, s->max);
         if (s->not_finite) printf("  %" PRId64 " not finite", s->not_finite);
         printf("\n");
@@ -239,8 +211,7 @@ static enum status inspect_once(const char *dir, bool tensors, bool *again, stru
         return status;
     }
     if (tensors) {
-        size_t count = json_array_size(json_object_get(checkpoint->manifest, "tensors"));
-        all = memory_zeroed(count + 1, sizeof *all);
+        all = memory_zeroed((size_t)checkpoint_manifest(checkpoint)->num_tensors, sizeof *all);
         status = inspect_read_statistics(checkpoint, all, err);
         *again = status == STATUS_CHECKPOINT && checkpoint_is_gone(checkpoint);
     }

@@ -281,7 +281,7 @@ enum status options_load_spec(const struct options *options, bool quiet, struct 
         return options->plan ? error_hint(err, "ztrain plan --config run.yaml; ztrain plan --help shows more")
                              : error_hint(err, "ztrain --config run.yaml; ztrain --help shows more");
     }
-    struct spec_report report = {0};
+    RELEASED(spec_report_release) struct spec_report report = {0};
     enum status status = spec_load(options->config, options->deepspeed, options->set, options->num_set, spec, &report);
     if (!quiet) {
         for (int i = 0; i < report.errors.count; i++) log_line(PRINTABLE(report.errors.items[i]));
@@ -290,6 +290,5 @@ enum status options_load_spec(const struct options *options, bool quiet, struct 
     if (status != STATUS_OK)
         error_set(err, status, "%d error%s in the run spec '%s'", report.errors.count, PLURAL(report.errors.count),
                   options->config);
-    spec_report_release(&report);
     return status;
 }

@@ -80,7 +80,7 @@ static enum status find_fitting(struct fit_plan *p, struct error *err)
         if (c.device > (size_t)p->device_limit) continue;
         if (!p->least_host.device || c.node < p->least_host.node) p->least_host = c;
         if (p->node_limit && c.node > (size_t)p->node_limit) continue;
-        p->fitting = memory_resize(p->fitting, (size_t)(p->fits + 1) * sizeof *p->fitting);
+        p->fitting = memory_grow(p->fitting, (size_t)p->fits, sizeof *p->fitting);
         p->fitting[p->fits++] = c;
     }
     return STATUS_OK;

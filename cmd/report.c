@@ -113,13 +113,11 @@ static enum status check_replaced_report(const char *out, bool *empty, struct er
 {
     static const char begin[] = REPORT_PAGE_BEGIN;
     char text[sizeof begin] = "";
-    int fd;
+    RELEASED(fs_close) int fd = -1;
     int64_t bytes;
     TRY(fs_open_read(out, STATUS_CHECKPOINT, &fd, &bytes, err));
     const size_t n = bytes < (int64_t)sizeof begin - 1 ? (size_t)bytes : sizeof begin - 1;
-    enum status status = fs_pread(fd, out, text, n, 0, STATUS_CHECKPOINT, err);
-    io_close(fd);
-    TRY(status);
+    TRY(fs_pread(fd, out, text, n, 0, STATUS_CHECKPOINT, err));
     *empty = !bytes;
     if (*empty || !strcasecmp(text, begin)) return STATUS_OK;
     error_set(err, STATUS_USAGE, "--out: '%s' is not a page, and would be replaced", out);

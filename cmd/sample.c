@@ -497,8 +497,7 @@ static enum status prepare(struct sample_model *model, const struct arguments *a
     TRY(open_model(model, a, err));
     if (a->prompt) {
         token_list_release(&task->prompt);
-        tokenizer_free(task->tokenizer);
-        task->tokenizer = NULL;
+        tokenizer_free(TAKEN(task->tokenizer));
         const enum status status = tokenizer_folder_open(model->folder, &task->tokenizer, err);
         if (status == STATUS_USAGE) /* there is none that ztrain reads */
             error_hint(err, "--prompt-tokens 1,2,3 takes token ids");
@@ -517,7 +516,7 @@ static enum status prepare(struct sample_model *model, const struct arguments *a
 static enum status sample(struct sample_model *model, const struct arguments *a, struct task *task, struct error *err)
 {
     struct sampler *sampler;
-    struct tokenizer *unused = NULL;
+    RELEASED(tokenizer_drop) struct tokenizer *unused = NULL;
     struct error why;
     int64_t most = 0;
     enum status status = STATUS_OK;
@@ -539,7 +538,6 @@ static enum status sample(struct sample_model *model, const struct arguments *a,
     if (a->prompt_tokens && tokenizer_folder_has(model->folder) &&
         tokenizer_folder_open(model->folder, &unused, &why) == STATUS_USAGE)
         log_warn("%s; the continuation is printed as token ids", why.text);
-    tokenizer_free(unused);
     struct output output = {.tokenizer = task->tokenizer};
     status = continue_prompt(model, task, most, sampler, &output, err);
     text_release(&output.text);

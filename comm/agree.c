@@ -79,10 +79,9 @@ enum status agree(struct comm *comm, enum status status, struct error *err)
 {
     int world = comm_world(comm), lowest;
     if (world == 1) return status;
-    struct outcome own, *all = memory_alloc((size_t)world * sizeof *all);
-    status = agree_with(comm, &own, sizeof own, all, status, &lowest, err);
-    free(all);
-    return status;
+    struct outcome own;
+    OWNED struct outcome *all = memory_alloc((size_t)world * sizeof *all);
+    return agree_with(comm, &own, sizeof own, all, status, &lowest, err);
 }
 
 struct keyed_exchange {
@@ -113,16 +112,17 @@ enum status agree_at_start(struct bootstrap *boot, uint64_t fingerprint, enum st
 {
     if (boot->world == 1 || !boot->launcher) return status;
     int lowest;
-    struct start own = {.fingerprint = fingerprint}, *all = memory_zeroed((size_t)boot->world, sizeof *all);
-    status = agree_by_key(boot, "start", &own.outcome, sizeof own, all, status, &lowest, err);
-    for (int r = 1; r < boot->world && status == STATUS_OK; r++) { /* all ranks find the same difference */
+    struct start own = {.fingerprint = fingerprint};
+    OWNED struct start *all = memory_zeroed((size_t)boot->world, sizeof *all);
+    TRY(agree_by_key(boot, "start", &own.outcome, sizeof own, all, status, &lowest, err));
+    for (int r = 1; r < boot->world; r++) { /* all ranks find the same difference */
         if (all[r].fingerprint == all[0].fingerprint) continue;
-        status = error_set(err, STATUS_USAGE, "rank %d on %s has another run spec or other options than rank 0 on %s",
-                           r, boot->places[r].host, boot->places[0].host);
+        error_set(err, STATUS_USAGE, "rank %d on %s has another run spec or other options than rank 0 on %s", r,
+                  boot->places[r].host, boot->places[0].host);
         error_hint(err, "one run spec for all, on a file system that every node sees");
         if (boot->rank != 0) error_mark_printed(err);
         error_blame(err, r, FAILURE_NONE);
+        return STATUS_USAGE;
     }
-    free(all);
-    return status;
+    return STATUS_OK;
 }

@@ -26,8 +26,8 @@ void topology_init(struct topology *t, int rank, int world, const struct rank_pl
     t->proxies = memory_zeroed((size_t)t->num_nodes, sizeof *t->proxies);
     t->proxy_of = memory_zeroed((size_t)world, sizeof *t->proxy_of);
     t->index_at_proxy = memory_zeroed((size_t)world, sizeof *t->index_at_proxy);
-    int *sizes = memory_zeroed((size_t)t->num_nodes, sizeof *sizes),
-        *counts = memory_zeroed((size_t)world, sizeof *counts);
+    OWNED int *sizes = memory_zeroed((size_t)t->num_nodes, sizeof *sizes);
+    OWNED int *counts = memory_zeroed((size_t)world, sizeof *counts);
     for (int r = 0; r < world; r++) {
         t->node_of[r] = places[r].node;
         sizes[places[r].node]++;
@@ -52,8 +52,6 @@ void topology_init(struct topology *t, int rank, int world, const struct rank_pl
     t->proxied = t->num_remotes > 0 ? counts[t->local_rank] : 0;
     for (int l = 0; l < t->local_world; l++)
         t->most_carried = counts[l] > t->most_carried ? counts[l] : t->most_carried;
-    free(sizes);
-    free(counts);
 }
 
 void topology_release(struct topology *t)
@@ -180,8 +178,7 @@ static enum status connect_nodes(struct opening *o, struct error *err)
                                    .job = boot->job_id,
                                    .secret = boot->secret,
                                    .timeout_seconds = o->comm->config.timeout_seconds};
-    struct wire_server *server = NULL;
-    enum status status;
+    RELEASED(wire_server_drop) struct wire_server *server = NULL;
     int count = 0, listener = o->listener;
     o->listener = -1;
     TRY(wire_server_new(&self, listener, &server, err));
@@ -196,8 +193,7 @@ static enum status connect_nodes(struct opening *o, struct error *err)
         if (!wire_address_is_valid(peer.addresses)) {
             error_set(err, STATUS_PEER, "rank %d on %s has sent an address that cannot be read", r,
                       boot->places[r].host);
-            status = error_blame(err, r, FAILURE_NONE);
-            goto end;
+            return error_blame(err, r, FAILURE_NONE);
         }
         o->peers[count++] = peer;
     }
@@ -208,29 +204,24 @@ static enum status connect_nodes(struct opening *o, struct error *err)
         }
     o->num_agents = count - t->num_remotes;
     allow_descriptors(count);
-    status = wire_connect(&self, server, o->peers, count, boot->start_seconds, err);
+    const enum status status = wire_connect(&self, server, o->peers, count, boot->start_seconds, err);
     char text[WIRE_PRINTED];
     log_debug("connected with %d ranks on other nodes from %s", t->num_remotes,
               wire_address_print(&o->words[t->rank].address, text));
-end:
-    wire_server_free(server);
     return status;
 }
 
 static enum status hand_over_node_connections(struct opening *o, struct error *err)
 {
     const struct topology *t = &o->comm->topology;
-    struct agent_link *links = memory_zeroed((size_t)o->num_agents + 1, sizeof *links);
-    enum status status = STATUS_OK;
+    OWNED struct agent_link *links = memory_zeroed((size_t)o->num_agents + 1, sizeof *links);
     o->comm->net = net_new(o->comm->control, t->world);
     for (int i = 0; i < t->num_remotes; i++) net_connect(o->comm->net, o->peers[i].rank, o->peers[i].fd);
     for (int i = 0; i < o->num_agents; i++) {
         const struct wire_peer *peer = &o->peers[t->num_remotes + i];
         links[i] = (struct agent_link){.node = o->boot->places[peer->rank].node, .fd = peer->fd};
     }
-    if (t->local_rank == 0) status = agent_start(o->comm->control, links, o->num_agents, &o->comm->agent, err);
-    free(links);
-    return status;
+    return t->local_rank == 0 ? agent_start(o->comm->control, links, o->num_agents, &o->comm->agent, err) : STATUS_OK;
 }
 
 enum status comm_join_nodes(struct comm *c, struct bootstrap *boot, struct error *err)

@@ -138,19 +138,17 @@ enum status gpu_binding_choose(const struct gpu_view *views, int count, int self
                                int *index, struct error *err)
 {
     ASSERT(count > 0 && self >= 0 && self < count);
-    enum status status = STATUS_OK;
-    struct matching m = {.views = views, .count = count};
-    m.chosen = memory_alloc((size_t)count * sizeof *m.chosen);
-    m.visited = memory_alloc((size_t)count * sizeof *m.visited);
-    for (int r = 0; r < count; r++) m.chosen[r] = -1;
-    for (int r = 0; r < count && status == STATUS_OK; r++) {
-        memset(m.visited, 0, (size_t)count * sizeof *m.visited);
-        if (!match_rank_to_gpu(&m, r)) status = no_gpu_left(views, count, r, host, err);
+    OWNED int *chosen = memory_alloc((size_t)count * sizeof *chosen);
+    OWNED bool *visited = memory_alloc((size_t)count * sizeof *visited);
+    struct matching m = {views, count, chosen, visited};
+    *index = -1;
+    for (int r = 0; r < count; r++) chosen[r] = -1;
+    for (int r = 0; r < count; r++) {
+        memset(visited, 0, (size_t)count * sizeof *visited);
+        if (!match_rank_to_gpu(&m, r)) return no_gpu_left(views, count, r, host, err);
     }
-    *index = status == STATUS_OK ? m.chosen[self] : -1;
-    free(m.chosen);
-    free(m.visited);
-    return status;
+    *index = chosen[self];
+    return STATUS_OK;
 }
 
 /* ---- over the ranks of a job --------------------------------------------- */
@@ -181,21 +179,17 @@ static enum status choose_on_node(const struct bootstrap *boot, const struct gpu
                                   struct gpu_binding *binding, struct error *err)
 {
     const struct gpu_host host = {.name = boot->host, .supervised = !boot->launcher};
-    struct gpu_view *here = memory_zeroed((size_t)boot->local_world, sizeof *here);
-    enum status status;
+    OWNED struct gpu_view *here = memory_zeroed((size_t)boot->local_world, sizeof *here);
     int count = 0;
     for (int r = 0; r < boot->world; r++)
         if (boot->places[r].node == boot->node) here[count++] = views[r];
     ASSERT(count == boot->local_world);
-    status = gpu_binding_choose(here, count, boot->local_rank, &host, &binding->index, err);
-    if (status == STATUS_USAGE && binding->may_share) {
-        binding->index = boot->local_rank % here[boot->local_rank].count;
-        binding->sharing = count;
-        binding->shared = count_gpus(here, count);
-        status = STATUS_OK;
-    }
-    free(here);
-    return status;
+    const enum status status = gpu_binding_choose(here, count, boot->local_rank, &host, &binding->index, err);
+    if (status != STATUS_USAGE || !binding->may_share) return status;
+    binding->index = boot->local_rank % here[boot->local_rank].count;
+    binding->sharing = count;
+    binding->shared = count_gpus(here, count);
+    return STATUS_OK;
 }
 
 enum status gpu_binding_find(struct comm *comm, const struct bootstrap *boot, const struct gpu_view *own,

@@ -15,17 +15,16 @@ static enum status find_shared_gpu(struct comm *comm, const struct device *devic
                                    struct error *err)
 {
     size_t bytes = sizeof device->id;
-    char *all = memory_alloc((size_t)comm->world * bytes);
+    OWNED char *all = memory_alloc((size_t)comm->world * bytes);
     *first = *second = -1;
-    enum status status = comm_exchange(comm, device->id, bytes, all, err);
-    for (int a = 1; status == STATUS_OK && a < comm->world && *first < 0; a++)
+    TRY(comm_exchange(comm, device->id, bytes, all, err));
+    for (int a = 1; a < comm->world && *first < 0; a++)
         for (int b = 0; b < a && *first < 0; b++)
             if (memcmp(all + (size_t)a * bytes, all + (size_t)b * bytes, bytes) == 0) {
                 *first = b;
                 *second = a;
             }
-    free(all);
-    return status;
+    return STATUS_OK;
 }
 
 /* Without NCCL a GPU for each rank is an error: staging would be silently slow. */
@@ -48,23 +47,19 @@ static enum status choose_transport(struct transport_gpu *gpu, bool may_share, i
 enum status transport_gpu_new(struct comm *comm, struct device *device, bool may_share, int nccl_ctas,
                               struct transport_gpu **out, const char **way, struct error *err)
 {
-    enum status status;
     void *send = NULL, *recv = NULL;
-    struct transport_gpu *gpu = memory_zeroed(1, sizeof *gpu);
+    RELEASED(transport_gpu_drop) struct transport_gpu *gpu = memory_zeroed(1, sizeof *gpu);
     gpu->comm = comm;
     gpu->device = device;
-    TRY_GOTO(choose_transport(gpu, may_share, nccl_ctas, way, err));
+    TRY(choose_transport(gpu, may_share, nccl_ctas, way, err));
     if (!gpu->nccl) {
-        TRY_GOTO(device_alloc_host(device, BUFFER_BYTES, &send, err));
+        TRY(device_alloc_host(device, BUFFER_BYTES, &send, err));
         gpu->send = send;
-        TRY_GOTO(device_alloc_host(device, BUFFER_BYTES, &recv, err));
+        TRY(device_alloc_host(device, BUFFER_BYTES, &recv, err));
         gpu->recv = recv;
     }
-    *out = gpu;
+    *out = TAKEN(gpu);
     return STATUS_OK;
-fail:
-    transport_gpu_free(gpu);
-    return status;
 }
 
 void transport_gpu_free(struct transport_gpu *gpu)

@@ -28,6 +28,7 @@ struct transport_gpu {
 enum status transport_gpu_new(struct comm *comm, struct device *device, bool may_share, int nccl_ctas,
                               struct transport_gpu **out, const char **way, struct error *err);
 void transport_gpu_free(struct transport_gpu *gpu);
+RELEASER(transport_gpu_drop, struct transport_gpu, transport_gpu_free)
 
 /* Puts operations, which do not depend on each other, into the stream's order. */
 void transport_gpu_submit(const struct data_op *ops, int count, struct stream *stream);

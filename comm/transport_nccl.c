@@ -265,7 +265,8 @@ static enum status begin_together(struct nccl *n, ncclUniqueId *id, int *version
 {
     struct comm *comm = n->comm;
     struct error own_error = {.code = STATUS_OK};
-    struct opening own, *all = memory_zeroed((size_t)comm->world, sizeof *all);
+    struct opening own;
+    OWNED struct opening *all = memory_zeroed((size_t)comm->world, sizeof *all);
     own.code = (int32_t)begin_alone(n, id, version, &own_error);
     own.version = *version;
     own.way = (int32_t)n->way;
@@ -279,7 +280,6 @@ static enum status begin_together(struct nccl *n, ncclUniqueId *id, int *version
     for (int r = 0; status == STATUS_OK && r < comm->world; r++)
         n->way = all[r].way < (int32_t)n->way ? (enum memory_way)all[r].way : n->way;
     if (n->way == MEMORY_PLAIN && !n->why_plain) n->why_plain = "another rank cannot do without";
-    free(all);
     return status;
 }
 

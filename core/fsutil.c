@@ -15,11 +15,18 @@ enum status fs_join(char out[FS_PATH_MAX], const char *dir, const char *name, en
     return STATUS_OK;
 }
 
+const char *fs_last_part(const char *path, size_t *length)
+{
+    size_t end = strlen(path), begin;
+    while (end > 1 && path[end - 1] == '/') end--;
+    for (begin = end; begin > 0 && path[begin - 1] != '/';) begin--;
+    *length = end - begin;
+    return path + begin;
+}
+
 void fs_parent(const char *path, char out[FS_PATH_MAX])
 {
-    size_t end = strlen(path), slash;
-    while (end > 1 && path[end - 1] == '/') end--;
-    for (slash = end; slash > 0 && path[slash - 1] != '/';) slash--;
+    const size_t slash = (size_t)(fs_last_part(path, &(size_t){0}) - path);
     if (!slash)
         snprintf(out, FS_PATH_MAX, ".");
     else
@@ -105,8 +112,7 @@ enum status fs_open_regular(const char *path, int flags, enum status code, int *
         problem = strerror(reason);
     else if (*fd >= 0 && S_ISDIR(st->st_mode))
         problem = "it is a folder, expected a file";
-    if (*fd >= 0) io_close(*fd);
-    *fd = -1;
+    fs_close(fd);
     error_set(err, code, "cannot open '%s': %s", path, problem);
     error_cause(err, reason);
     return code;
@@ -120,9 +126,10 @@ enum status fs_open_read(const char *path, enum status code, int *fd, int64_t *b
     return STATUS_OK;
 }
 
-void fs_close(const int *fd)
+void fs_close(int *fd)
 {
     if (*fd >= 0) io_close(*fd);
+    *fd = -1;
 }
 
 enum status fs_open_stream(const char *path, enum status code, FILE **stream, struct error *err)
@@ -180,8 +187,7 @@ enum status fs_read_file(const char *path, size_t most, enum status code, char *
     TRY(fs_pread(fd, path, text, (size_t)bytes, 0, code, err));
     text[bytes] = '\0';
     *size = (size_t)bytes;
-    *data = text;
-    text = NULL;
+    *data = TAKEN(text);
     return STATUS_OK;
 }
 
@@ -220,10 +226,10 @@ enum status fs_mkdirs(const char *path, enum status code, struct error *err)
 
 enum status fs_sync_dir(const char *path, enum status code, struct error *err)
 {
-    int fd = io_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    RELEASED(fs_close) int fd = io_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return error_system(err, code, errno, "cannot open folder '%s'", path);
-    int result = io_fsync(fd), reason = errno;
-    io_close(fd);
+    const int result = FAULT(FSYNC, io_fsync(fd)), reason = errno;
+    heartbeat_beat();
     if (result != 0 && reason != EINVAL && reason != ENOTSUP) /* some file systems cannot sync a folder */
         return error_system(err, code, reason, "cannot sync folder '%s'", path);
     return STATUS_OK;

@@ -19,6 +19,9 @@ void fs_parent(const char *path, char out[FS_PATH_MAX]);
 /* The last part of a path, from its text: "b" for "a/b". Points into `path`. */
 const char *fs_base_name(const char *path);
 
+/* The last part of a path that may end with '/', and its length: "c" of "a/b/c/". */
+const char *fs_last_part(const char *path, size_t *length);
+
 bool fs_has_suffix(const char *name, const char *suffix);
 
 bool fs_exists(const char *path); /* any entry, including a dangling link */
@@ -38,8 +41,8 @@ enum status fs_open_regular(const char *path, int flags, enum status code, int *
 /* The same for reading. *bytes (may be NULL): the file's size. */
 enum status fs_open_read(const char *path, enum status code, int *fd, int64_t *bytes, struct error *err);
 
-/* For RELEASED: closes a descriptor that is not negative. */
-void fs_close(const int *fd);
+/* Closes a descriptor that is not negative, and sets it to -1; also for RELEASED. */
+void fs_close(int *fd);
 
 /* The same as a stream, which the caller closes. */
 enum status fs_open_stream(const char *path, enum status code, FILE **stream, struct error *err);
@@ -59,6 +62,7 @@ enum status fs_write(int fd, const char *path, const void *data, size_t count, e
 
 enum status fs_mkdirs(const char *path, enum status code, struct error *err);
 
+/* fsync of a folder, where its file system can: its renames are durable. Beats. */
 enum status fs_sync_dir(const char *path, enum status code, struct error *err);
 
 /* Writes a whole file: a temporary name next to it, fsync, rename, fsync of the folder. */

@@ -39,11 +39,10 @@ void heartbeat_slow_begin(struct slow_call *call, const char *doing, const char 
 {
     const int reason = errno;
     *call = (struct slow_call){.doing = doing, .path = path, .fd = fd};
-    pthread_mutex_lock(&slow.mutex);
+    LOCKED(&slow.mutex);
     call->next = slow.calls;
     if (slow.calls) slow.calls->previous = call;
     slow.calls = call;
-    pthread_mutex_unlock(&slow.mutex);
     errno = reason;
 }
 
@@ -80,10 +79,8 @@ bool heartbeat_in_device_call(void)
 
 bool heartbeat_is_patient(void)
 {
-    pthread_mutex_lock(&slow.mutex);
-    const bool patient = slow.calls != NULL;
-    pthread_mutex_unlock(&slow.mutex);
-    return patient || heartbeat_in_device_call();
+    LOCKED(&slow.mutex);
+    return slow.calls || heartbeat_in_device_call();
 }
 
 /* file = " '/data/x.bin'", or "" if a call has none. */
@@ -145,7 +142,7 @@ static void *heartbeat_watch_loop(void *unused)
     char text[2500], file[2048];
     double last = seconds_now();
     pthread_setname_np(pthread_self(), "ztrain-watch");
-    pthread_mutex_lock(&slow.mutex);
+    LOCKED(&slow.mutex);
     while (!watch.stop) {
         const struct timespec until = time_after(watch.beat_seconds);
         pthread_cond_timedwait(&watch.stopped, &slow.mutex, &until);
@@ -165,7 +162,6 @@ static void *heartbeat_watch_loop(void *unused)
         watch.stuck(text, watch.context);
         pthread_mutex_lock(&slow.mutex);
     }
-    pthread_mutex_unlock(&slow.mutex);
     return NULL;
 }
 
@@ -185,10 +181,7 @@ int heartbeat_thread_start(double beat, double limit, void (*stuck)(const char *
 void heartbeat_thread_stop(void)
 {
     if (!watch.runs) return;
-    pthread_mutex_lock(&slow.mutex);
-    watch.stop = true;
-    pthread_cond_signal(&watch.stopped);
-    pthread_mutex_unlock(&slow.mutex);
+    thread_tell(&watch.stop, &slow.mutex, &watch.stopped);
     pthread_join(watch.thread, NULL);
     pthread_cond_destroy(&watch.stopped);
     watch.runs = false;

@@ -37,6 +37,11 @@ struct slow_call {
 void heartbeat_slow_begin(struct slow_call *call, const char *doing, const char *path, int fd);
 void heartbeat_slow_end(struct slow_call *call);
 
+/* The rest of the block is a slow call. */
+#define SLOW(doing, path, fd)                            \
+    struct slow_call slow_ RELEASED(heartbeat_slow_end); \
+    heartbeat_slow_begin(&slow_, doing, path, fd)
+
 enum { DEVICE_CALL_SECONDS = 600 };
 
 /* Before and after a device call, which costs two atomic additions each. They may nest. Any thread. */

@@ -7,16 +7,12 @@
 #define SLOW_CALL(type, name, parameters, doing, path, fd, call) \
     type name parameters                                         \
     {                                                            \
-        struct slow_call slow_;                                  \
-        heartbeat_slow_begin(&slow_, (doing), (path), fd);       \
-        type result_ = (call);                                   \
-        heartbeat_slow_end(&slow_);                              \
-        return result_;                                          \
+        SLOW(doing, path, fd);                                   \
+        return (call);                                           \
     }
 
 int io_open(const char *path, int flags, ...)
 {
-    struct slow_call slow;
     mode_t mode = 0;
     if (flags & O_CREAT) {
         va_list args;
@@ -24,24 +20,19 @@ int io_open(const char *path, int flags, ...)
         mode = va_arg(args, mode_t);
         va_end(args);
     }
-    heartbeat_slow_begin(&slow, "opening", path, -1);
-    const int fd = open(path, flags, mode);
-    heartbeat_slow_end(&slow);
-    return fd;
+    SLOW("opening", path, -1);
+    return open(path, flags, mode);
 }
 
 /* While a descriptor is being closed, /proc does not have its name any more. */
 int io_close(int fd)
 {
-    struct slow_call slow;
     char link[64], path[2000];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t length = readlink(link, path, sizeof path - 1);
     path[length > 0 ? length : 0] = 0;
-    heartbeat_slow_begin(&slow, "closing", length > 0 ? path : "?", -1);
-    const int result = close(fd);
-    heartbeat_slow_end(&slow);
-    return result;
+    SLOW("closing", length > 0 ? path : "?", -1);
+    return close(fd);
 }
 
 SLOW_CALL(ssize_t, io_pread, (int fd, void *data, size_t bytes, off_t offset), "reading", NULL, fd,
@@ -50,6 +41,8 @@ SLOW_CALL(ssize_t, io_pwrite, (int fd, const void *data, size_t bytes, off_t off
           pwrite(fd, data, bytes, offset))
 SLOW_CALL(ssize_t, io_write, (int fd, const void *data, size_t bytes), "writing", NULL, fd, write(fd, data, bytes))
 SLOW_CALL(int, io_fsync, (int fd), "syncing", NULL, fd, fsync(fd))
+SLOW_CALL(int, io_sync_range, (int fd, off_t from, off_t bytes, unsigned flags), "writing", NULL, fd,
+          sync_file_range(fd, from, bytes, flags))
 SLOW_CALL(int, io_ftruncate, (int fd, off_t bytes), "cutting", NULL, fd, ftruncate(fd, bytes))
 SLOW_CALL(int, io_allocate, (int fd, off_t bytes), "reserving space for", NULL, fd, fallocate(fd, 0, 0, bytes))
 SLOW_CALL(int, io_rename, (const char *from, const char *to), "renaming", from, -1, rename(from, to))

@@ -15,6 +15,7 @@ ssize_t io_pread(int fd, void *data, size_t bytes, off_t offset);
 ssize_t io_pwrite(int fd, const void *data, size_t bytes, off_t offset);
 ssize_t io_write(int fd, const void *data, size_t bytes);
 int io_fsync(int fd);
+int io_sync_range(int fd, off_t from, off_t bytes, unsigned flags); /* sync_file_range() */
 int io_ftruncate(int fd, off_t bytes);
 int io_allocate(int fd, off_t bytes); /* fallocate() from the start of the file */
 
@@ -32,3 +33,10 @@ int io_access(const char *path, int mode);
 DIR *io_opendir(const char *path);      /* NULL never means a lack of memory (core/memory.h) */
 struct dirent *io_readdir(DIR *folder); /* NULL: the end, with errno 0, or a failure */
 int io_closedir(DIR *folder);
+
+/* A folder that is closed where its block ends. NULL: there is none. */
+#define OWNED_DIR RELEASED(io_drop_dir) DIR
+static inline void io_drop_dir(DIR **entries)
+{
+    if (*entries) io_closedir(*entries);
+}

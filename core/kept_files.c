@@ -44,10 +44,10 @@ char *kept_files_read(const char *path, size_t *bytes)
         const off_t name_at = at + (off_t)sizeof record, text_at = name_at + record.path_bytes;
         at = text_at + record.text_bytes;
         if (record.path_bytes != path_bytes) continue;
-        char *name = memory_alloc(path_bytes), *text = memory_alloc((size_t)record.text_bytes + 1);
+        OWNED char *name = memory_alloc(path_bytes);
+        char *text = memory_alloc((size_t)record.text_bytes + 1);
         const bool found = kept_read_at(fd, name, path_bytes, name_at) && !memcmp(name, path, path_bytes) &&
                            kept_read_at(fd, text, record.text_bytes, text_at);
-        free(name);
         if (found) {
             text[record.text_bytes] = '\0';
             *bytes = record.text_bytes;

@@ -106,14 +106,9 @@ static void log_format(char text[TEXT_BYTES], const char *format, va_list args)
     vsnprintf(text + used, TEXT_BYTES - (size_t)used, format, args);
 }
 
-#define FORMAT_LINE(buffer, format)        \
-    char buffer[TEXT_BYTES];               \
-    do {                                   \
-        va_list args_;                     \
-        va_start(args_, format);           \
-        log_format(buffer, format, args_); \
-        va_end(args_);                     \
-    } while (0)
+#define FORMAT_LINE(buffer, format) \
+    char buffer[TEXT_BYTES];        \
+    WITH_ARGS(format, log_format(buffer, format, args))
 
 void log_info(const char *format, ...)
 {

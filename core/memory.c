@@ -67,6 +67,11 @@ void *memory_resize(void *old, size_t bytes)
     return memory;
 }
 
+void *memory_grow(void *items, size_t count, size_t bytes)
+{
+    return count & (count - 1) ? items : memory_resize(items, (count ? 2 * count : 1) * bytes);
+}
+
 char *memory_text(const char *text)
 {
     size_t bytes = strlen(text) + 1;
@@ -75,15 +80,11 @@ char *memory_text(const char *text)
 
 char *memory_printf(const char *format, ...)
 {
-    va_list args;
-    va_start(args, format);
-    int length = vsnprintf(NULL, 0, format, args);
-    va_end(args);
+    int length;
+    WITH_ARGS(format, length = vsnprintf(NULL, 0, format, args));
     ASSERT(length >= 0);
     char *text = memory_alloc((size_t)length + 1);
-    va_start(args, format);
-    vsnprintf(text, (size_t)length + 1, format, args);
-    va_end(args);
+    WITH_ARGS(format, vsnprintf(text, (size_t)length + 1, format, args));
     return text;
 }
 
@@ -140,21 +141,19 @@ void *memory_dlopen(const char *file, int flags, const char **why)
 
 struct memory_stream {
     char **text;
-    size_t *bytes;
-    size_t room;
+    size_t *bytes, used, room;
 };
 
 static ssize_t memory_stream_write(void *cookie, const char *data, size_t count)
 {
     struct memory_stream *stream = cookie;
-    size_t used = *stream->bytes;
-    if (stream->room - used <= count) {
-        stream->room = 2 * (used + count) + 1;
+    if (stream->room - stream->used <= count) {
+        stream->room = 2 * (stream->used + count) + 1;
         *stream->text = memory_resize(*stream->text, stream->room);
     }
-    memcpy(*stream->text + used, data, count);
-    (*stream->text)[used + count] = '\0';
-    *stream->bytes = used + count;
+    memcpy(*stream->text + stream->used, data, count);
+    (*stream->text)[stream->used += count] = '\0';
+    if (stream->bytes) *stream->bytes = stream->used;
     return (ssize_t)count;
 }
 
@@ -170,7 +169,7 @@ FILE *memory_stream(char **text, size_t *bytes)
     struct memory_stream *stream = memory_alloc(sizeof *stream);
     *stream = (struct memory_stream){.text = text, .bytes = bytes, .room = 256};
     *text = memory_zeroed(1, stream->room);
-    *bytes = 0;
+    if (bytes) *bytes = 0;
     FILE *file = fopencookie(stream, "w", functions);
     if (!file) memory_exhausted(0); /* fopencookie() fails only without memory */
     return file;

@@ -16,10 +16,14 @@
 void *memory_alloc(size_t bytes) __attribute__((malloc, returns_nonnull));
 void *memory_zeroed(size_t count, size_t bytes) __attribute__((malloc, returns_nonnull));
 void *memory_resize(void *old, size_t bytes) __attribute__((returns_nonnull));
+
+/* A list of `count` items of `bytes` each with room for one more: for 1, 2, 4, 8, … items, by the count alone. */
+void *memory_grow(void *items, size_t count, size_t bytes);
 char *memory_text(const char *text) __attribute__((malloc, returns_nonnull)); /* strdup() */
 char *memory_printf(const char *format, ...) __attribute__((malloc, returns_nonnull, format(printf, 1, 2)));
 
-/* open_memstream() whose text is never cut: *bytes bytes and a NUL after fflush() or fclose(); freed after fclose(). */
+/* open_memstream() whose text is never cut: *bytes bytes (NULL is allowed) and a NUL after fflush() or fclose(), for
+ * free() after fclose(). */
 FILE *memory_stream(char **text, size_t *bytes);
 
 /* libc's functions of these names. NULL never means a lack of memory. */

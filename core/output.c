@@ -104,7 +104,7 @@ static void *output_write_loop(void *argument)
 {
     struct queue *queue = argument;
     pthread_setname_np(pthread_self(), "ztrain-output");
-    pthread_mutex_lock(&queue->mutex);
+    LOCKED(&queue->mutex);
     for (;;) {
         while (!queue->used && !queue->missing && !queue->stop) pthread_cond_wait(&queue->changed, &queue->mutex);
         if (!queue->used && queue->missing) output_push_missing(queue);
@@ -119,7 +119,6 @@ static void *output_write_loop(void *argument)
         queue->writing = false;
         if (!queue->used) pthread_cond_broadcast(&queue->changed);
     }
-    pthread_mutex_unlock(&queue->mutex);
     return NULL;
 }
 

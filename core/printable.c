@@ -52,8 +52,7 @@ char *shell_word(const char *text)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+=:@%,";
     char *word;
-    size_t size;
-    FILE *out = memory_stream(&word, &size);
+    FILE *out = memory_stream(&word, NULL);
     const bool quotes = !*text || text[strspn(text, plain)], escapes = !is_printable(text);
     fputs(escapes ? "$'" : quotes ? "'" : "", out);
     for (; *text; text++)

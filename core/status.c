@@ -23,22 +23,14 @@ static void status_set(struct error *err, enum status code, const char *format, 
 
 enum status error_set(struct error *err, enum status code, const char *format, ...)
 {
-    if (err) {
-        va_list args;
-        va_start(args, format);
-        status_set(err, code, format, args);
-        va_end(args);
-    }
+    if (err) WITH_ARGS(format, status_set(err, code, format, args));
     return code;
 }
 
 enum status error_system(struct error *err, enum status code, int reason, const char *format, ...)
 {
     if (!err) return code;
-    va_list args;
-    va_start(args, format);
-    status_set(err, code, format, args);
-    va_end(args);
+    WITH_ARGS(format, status_set(err, code, format, args));
     size_t used = strlen(err->text);
     snprintf(err->text + used, sizeof err->text - used, ": %s", strerror(reason));
     err->cause = reason;
@@ -96,10 +88,7 @@ enum status error_hint(struct error *err, const char *format, ...)
         size_t used = strlen(err->text);
         int n = snprintf(err->text + used, sizeof err->text - used, "; hint: ");
         used += (size_t)n < sizeof err->text - used ? (size_t)n : sizeof err->text - used - 1;
-        va_list args;
-        va_start(args, format);
-        vsnprintf(err->text + used, sizeof err->text - used, format, args);
-        va_end(args);
+        WITH_ARGS(format, vsnprintf(err->text + used, sizeof err->text - used, format, args));
     }
     return err->code;
 }
@@ -109,10 +98,8 @@ enum status error_prefix(struct error *err, const char *format, ...)
     if (!err) return STATUS_BUG;
     char old[sizeof err->text];
     memcpy(old, err->text, sizeof old);
-    va_list args;
-    va_start(args, format);
-    int n = vsnprintf(err->text, sizeof err->text, format, args);
-    va_end(args);
+    int n;
+    WITH_ARGS(format, n = vsnprintf(err->text, sizeof err->text, format, args));
     err->format = status_hash(err->format, format);
     size_t used = n < 0 ? 0 : (size_t)n < sizeof err->text ? (size_t)n : sizeof err->text - 1;
     snprintf(err->text + used, sizeof err->text - used, ": %.*s", (int)(sizeof err->text - used), old);
@@ -155,11 +142,8 @@ void bug_abort(const char *file, int line, const char *format, ...)
     };
     struct pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT};
     char text[1024];
-    va_list args;
     size_t used = (size_t)snprintf(text, sizeof text / 2, "ztrain: bug: %.300s:%d: ", file, line);
-    va_start(args, format);
-    vsnprintf(text + used, sizeof text - used - 1, format, args);
-    va_end(args);
+    WITH_ARGS(format, vsnprintf(text + used, sizeof text - used - 1, format, args));
     used = strlen(text);
     text[used++] = '\n';
     for (int i = 0; i < GLANCES; i++)

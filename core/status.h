@@ -140,6 +140,25 @@ static inline void status_free_owned(void *variable)
         release(*pointer);                  \
     }
 
+/* The value of a pointer, which is NULL from then on, so that nothing releases it again: *out = TAKEN(set). */
+#define TAKEN(pointer) ((__typeof__(pointer))status_take(&(pointer)))
+static inline void *status_take(void *variable)
+{
+    void *taken, *none = NULL;
+    memcpy(&taken, variable, sizeof taken);
+    memcpy(variable, &none, sizeof none);
+    return taken;
+}
+
+/* Evaluates a call with `args`, the arguments that follow `last` of a function that takes any number of them. */
+#define WITH_ARGS(last, call) \
+    do {                      \
+        va_list args;         \
+        va_start(args, last); \
+        (void)(call);         \
+        va_end(args);         \
+    } while (0)
+
 /* With a local `enum status status`: unless it is STATUS_OK, TRY_GOTO jumps to `fail:`, TRY_END to `end:`. */
 #define TRY_GOTO(expression)                \
     do {                                    \

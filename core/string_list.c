@@ -5,10 +5,7 @@
 
 void string_list_add(struct string_list *list, const char *text)
 {
-    if ((list->count & (list->count - 1)) == 0) { /* room for 1, 2, 4, 8, … strings */
-        size_t room = list->count ? 2 * (size_t)list->count : 1;
-        list->items = memory_resize(list->items, room * sizeof *list->items);
-    }
+    list->items = memory_grow(list->items, (size_t)list->count, sizeof *list->items);
     list->items[list->count++] = memory_text(text);
 }
 

@@ -9,10 +9,7 @@ enum { FIRST_ROOM = 64, FIRST_SLOTS = 1024 };
 
 void token_list_add(struct token_list *list, int32_t id)
 {
-    if (list->count == list->room) {
-        list->room = list->room ? 2 * list->room : FIRST_ROOM;
-        list->ids = memory_resize(list->ids, list->room * sizeof *list->ids);
-    }
+    list->ids = memory_grow(list->ids, list->count, sizeof *list->ids);
     list->ids[list->count++] = id;
 }
 

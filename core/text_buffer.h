@@ -6,7 +6,7 @@
 
 struct token_list {
     int32_t *ids;
-    size_t count, room;
+    size_t count;
 };
 void token_list_add(struct token_list *list, int32_t id);
 void token_list_append(struct token_list *list, const struct token_list *more);

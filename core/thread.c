@@ -22,3 +22,10 @@ int thread_start(pthread_t *thread, size_t stack_bytes, void *(*body)(void *argu
     pthread_attr_destroy(&attributes);
     return error;
 }
+
+void thread_tell(bool *said, pthread_mutex_t *mutex, pthread_cond_t *changed)
+{
+    LOCKED(mutex);
+    *said = true;
+    pthread_cond_broadcast(changed);
+}

@@ -8,6 +8,9 @@
 /* Starts body(argument). thread NULL: a detached thread. stack_bytes 0: the system's default. Returns 0 or an errno. */
 int thread_start(pthread_t *thread, size_t stack_bytes, void *(*body)(void *argument), void *argument);
 
+/* Sets *said under the mutex, and wakes all who wait for the condition. */
+void thread_tell(bool *said, pthread_mutex_t *mutex, pthread_cond_t *changed);
+
 /* Holds a mutex up to the end of the block. */
 #define LOCKED(mutex)                                         \
     pthread_mutex_t *locked_ RELEASED(thread_unlock) = mutex; \

@@ -76,25 +76,21 @@ static void store_fetch(void *self, int64_t block, void *memory, size_t bytes, s
 enum status activation_store_new(struct device *device, int64_t first, int64_t blocks, size_t bytes,
                                  struct activation_store **store, struct error *err)
 {
-    enum status status;
     *store = NULL;
-    struct activation_store *s = memory_zeroed(1, sizeof *s);
+    RELEASED(activation_store_drop) struct activation_store *s = memory_zeroed(1, sizeof *s);
     s->device = device;
     s->first = first;
     s->blocks = blocks;
     s->bytes = bytes;
     s->verbs = (struct activation_verbs){.self = s, .buffers = BUFFERS, .keep = store_keep, .fetch = store_fetch};
-    TRY_GOTO(stream_new(device, STREAM_COMM, &s->stream, err));
-    TRY_GOTO(event_new(device, &s->computed, err));
+    TRY(stream_new(device, STREAM_COMM, &s->stream, err));
+    TRY(event_new(device, &s->computed, err));
     for (int i = 0; i < BUFFERS; i++) {
-        TRY_GOTO(event_new(device, &s->buffers[i].down, err));
-        TRY_GOTO(event_new(device, &s->buffers[i].up, err));
+        TRY(event_new(device, &s->buffers[i].down, err));
+        TRY(event_new(device, &s->buffers[i].up, err));
     }
-    *store = s;
+    *store = TAKEN(s);
     return STATUS_OK;
-fail:
-    activation_store_free(s);
-    return status;
 }
 
 void activation_store_free(struct activation_store *s)

@@ -21,6 +21,7 @@ struct activation_store;
 enum status activation_store_new(struct device *device, int64_t first, int64_t blocks, size_t bytes,
                                  struct activation_store **store, struct error *err);
 void activation_store_free(struct activation_store *store); /* waits for its copies; may be NULL */
+RELEASER(activation_store_drop, struct activation_store, activation_store_free)
 
 /* From the rank's host memory (device_alloc_host()): first dry, then real. */
 void activation_store_layout(struct activation_store *store, struct arena *host);

@@ -37,7 +37,7 @@ struct autotune_cache {
     bool discards[AUTOTUNE_OPS]; /* what was added is not written */
     struct timespec opened;
     struct entry *entries; /* owned (count) */
-    int count, room;
+    int count;
     uint64_t faulty[MOST_FAULTY]; /* hashes of candidates */
     int num_faulty;
 };
@@ -132,11 +132,10 @@ static void set_entry(struct autotune_cache *cache, const struct entry *entry)
 {
     struct entry *at = entry_of(cache, entry->origin, &entry->key);
     if (!at && cache->count == MOST_ENTRIES) return; /* it will be tuned again */
-    if (!at && cache->count == cache->room) {
-        cache->room = cache->room ? 2 * cache->room : 64;
-        cache->entries = memory_resize(cache->entries, (size_t)cache->room * sizeof *cache->entries);
+    if (!at) {
+        cache->entries = memory_grow(cache->entries, (size_t)cache->count, sizeof *cache->entries);
+        at = &cache->entries[cache->count++];
     }
-    if (!at) at = &cache->entries[cache->count++];
     *at = *entry;
 }
 
@@ -281,8 +280,7 @@ static char *print_file(const struct autotune_cache *cache,
                         bool (*wanted)(const struct autotune_cache *cache, const struct entry *entry))
 {
     char head[LINE_SIZE], *text;
-    size_t size;
-    FILE *file = memory_stream(&text, &size);
+    FILE *file = memory_stream(&text, NULL);
     print_head(cache, head, sizeof head);
     fputs(head, file);
     for (const struct entry *entry = cache->entries; entry < cache->entries + cache->count; entry++)
@@ -423,7 +421,6 @@ bool autotune_cache_is_faulty(const struct autotune_cache *cache, const struct a
 /* The kernel releases the lock of a process that died; a file system without locks excludes no other process. */
 static void take_lock(struct autotune_cache *cache)
 {
-    enum { POLL_MS = 20 };
     char name[PATH_SIZE + 8];
     struct slow_call slow;
     heartbeat_slow_begin(&slow, "opening", cache->folder, -1);
@@ -437,33 +434,26 @@ static void take_lock(struct autotune_cache *cache)
     heartbeat_slow_end(&slow);
     while (cache->lock_fd >= 0 && flock(cache->lock_fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK && errno != EINTR) break;
-        struct timespec pause = {0, POLL_MS * 1000000L};
-        nanosleep(&pause, NULL);
-        heartbeat_beat();
+        heartbeat_pause(0.02);
     }
 }
 
 void autotune_cache_lock(struct autotune_cache *cache)
 {
-    struct slow_call slow;
     if (!cache || !*cache->path) return;
     ASSERT(cache->lock_fd < 0);
     take_lock(cache);
     memset(cache->discards, 0, sizeof cache->discards);
-    heartbeat_slow_begin(&slow, "reading", cache->path, -1);
+    SLOW("reading", cache->path, -1);
     if (!cache->apart) read_file(cache);
     read_notes(cache);
-    heartbeat_slow_end(&slow);
 }
 
 void autotune_cache_unlock(struct autotune_cache *cache)
 {
-    struct slow_call slow;
     if (!cache) return;
-    heartbeat_slow_begin(&slow, "writing", cache->path, -1);
+    SLOW("writing", cache->path, -1);
     if (!cache->apart) write_file(cache);
-    if (cache->lock_fd >= 0) close(cache->lock_fd);
-    cache->lock_fd = -1;
+    fs_close(&cache->lock_fd);
     for (int i = 0; i < cache->count; i++) cache->entries[i].fresh = false;
-    heartbeat_slow_end(&slow);
 }

@@ -42,6 +42,7 @@ struct device {
 
 /* Its streams and events must be freed before; may be NULL. */
 void device_close(struct device *device);
+RELEASER(device_drop, struct device, device_close)
 
 /* Whether fp32 products on GPUs use TF32: by the environment's ZTRAIN_CUDA_TF32=1. STATUS_USAGE: neither 1 nor 0. */
 enum status device_cuda_wants_tf32(bool *wants, struct error *err);

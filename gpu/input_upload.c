@@ -17,17 +17,13 @@ struct input_upload {
 
 enum status input_upload_new(struct device *device, struct input_upload **upload, struct error *err)
 {
-    enum status status;
     *upload = NULL;
-    struct input_upload *u = memory_zeroed(1, sizeof *u);
-    TRY_GOTO(stream_new(device, STREAM_COMM, &u->stream, err));
-    TRY_GOTO(event_new(device, &u->taken, err));
-    for (int i = 0; i < HOST_BUFFERS; i++) TRY_GOTO(event_new(device, &u->sent[i], err));
-    *upload = u;
+    RELEASED(input_upload_drop) struct input_upload *u = memory_zeroed(1, sizeof *u);
+    TRY(stream_new(device, STREAM_COMM, &u->stream, err));
+    TRY(event_new(device, &u->taken, err));
+    for (int i = 0; i < HOST_BUFFERS; i++) TRY(event_new(device, &u->sent[i], err));
+    *upload = TAKEN(u);
     return STATUS_OK;
-fail:
-    input_upload_free(u);
-    return status;
 }
 
 void input_upload_free(struct input_upload *u)

@@ -15,6 +15,7 @@ struct input_upload;
 
 enum status input_upload_new(struct device *device, struct input_upload **upload, struct error *err);
 void input_upload_free(struct input_upload *upload); /* waits for its copies; may be NULL */
+RELEASER(input_upload_drop, struct input_upload, input_upload_free)
 
 /* inputs: device memory, where the step reads them. device: the rank's memory; host: device_alloc_host()'s. First dry,
  * then real. */

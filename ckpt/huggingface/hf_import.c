@@ -632,8 +632,7 @@ enum status huggingface_open(const struct huggingface_source *source, int rank, 
     RELEASED(huggingface_drop) struct huggingface_reader *reader = memory_zeroed(1, sizeof *reader);
     TRY(import_begin(reader, source, rank, err));
     reader->seed = seed;
-    *out = reader;
-    reader = NULL;
+    *out = TAKEN(reader);
     return STATUS_OK;
 }
 

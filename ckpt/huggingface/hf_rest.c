@@ -10,7 +10,7 @@ enum status hf_rest_add(struct hf_rest *rest, int file, const char *path, const 
     if (strlen(entry->name) >= HF_NAME_MAX)
         return error_set(err, STATUS_DATA, "%s: tensor '%.100s…' has a name of %zu letters, at most %d expected", path,
                          entry->name, strlen(entry->name), HF_NAME_MAX - 1);
-    rest->tensors = memory_resize(rest->tensors, (size_t)(rest->count + 1) * sizeof *rest->tensors);
+    rest->tensors = memory_grow(rest->tensors, (size_t)rest->count, sizeof *rest->tensors);
     struct hf_rest_tensor *tensor = &rest->tensors[rest->count++];
     *tensor = (struct hf_rest_tensor){*entry, hf_place_of(file, entry)};
     tensor->entry.name = memory_text(entry->name);

@@ -77,7 +77,7 @@ static void hf_file_name(const struct hf_writer *writer, int file, char name[HF_
 static char *hf_file_header(const struct hf_writer *writer, int file, size_t *size)
 {
     static const char *const DTYPES[] = {[DTYPE_F32] = "F32", [DTYPE_BF16] = "BF16", [DTYPE_F16] = "F16"};
-    json_t *root = json_pack("{s:{s:s, s:s}}", "__metadata__", "format", "pt", "producer", "ztrain");
+    json_auto_t *root = json_pack("{s:{s:s, s:s}}", "__metadata__", "format", "pt", "producer", "ztrain");
     json_int_t offset = 0;
     for (int i = 0; i < writer->folder->count; i++) {
         const struct hf_tensor *tensor = &writer->folder->tensors[i];
@@ -95,7 +95,6 @@ static char *hf_file_header(const struct hf_writer *writer, int file, size_t *si
         offset = end;
     }
     OWNED char *text = json_dumps(root, JSON_COMPACT);
-    json_decref(root);
     size_t length = strlen(text), padded = (length + 7) / 8 * 8;
     char *header = memory_alloc(SAFETENSORS_PREFIX + padded);
     for (int i = 0; i < SAFETENSORS_PREFIX; i++) header[i] = (char)(padded >> (8 * i) & 0xff);

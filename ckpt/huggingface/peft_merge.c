@@ -136,7 +136,7 @@ static void merge_rows(const struct merge_update *update, enum dtype dtype, int6
     merge_product *product = choose_merge_product();
 #pragma omp parallel
     {
-        float *sum = memory_alloc((size_t)columns * sizeof *sum);
+        OWNED float *sum = memory_alloc((size_t)columns * sizeof *sum);
 #pragma omp for
         for (int64_t i = 0; i < rows; i++) {
             product(update->r, columns, update->left + (first + i) * update->r, update->right, sum);
@@ -147,7 +147,6 @@ static void merge_rows(const struct merge_update *update, enum dtype dtype, int6
                 *value = dtype_rounded(dtype_rounded(*value, dtype) + added, dtype);
             }
         }
-        free(sum);
     }
 }
 

@@ -152,23 +152,18 @@ fail:
 enum status safetensors_read_header(const char *path, struct safetensors_header *out, struct error *err)
 {
     memset(out, 0, sizeof *out);
-    int fd;
+    RELEASED(fs_close) int fd = -1;
     int64_t file_bytes;
     uint8_t prefix[SAFETENSORS_PREFIX] = {0};
-    char *header = NULL;
     size_t header_bytes = 0;
-    enum status status;
     TRY(fs_open_read(path, STATUS_DATA, &fd, &file_bytes, err));
-    if (file_bytes >= SAFETENSORS_PREFIX) TRY_END(fs_pread(fd, path, prefix, sizeof prefix, 0, STATUS_DATA, err));
-    TRY_END(safetensors_prefix(prefix, file_bytes, path, &header_bytes, err));
-    if (!(header = malloc(header_bytes + 1)))
-        TRY_END(error_set(err, STATUS_DEVICE, "out of memory: %zu bytes for the header of '%s'", header_bytes, path));
-    TRY_END(fs_pread(fd, path, header, header_bytes, SAFETENSORS_PREFIX, STATUS_DATA, err));
-    TRY_END(safetensors_parse(header, header_bytes, file_bytes, path, out, err));
-end:
-    free(header);
-    io_close(fd);
-    return status;
+    if (file_bytes >= SAFETENSORS_PREFIX) TRY(fs_pread(fd, path, prefix, sizeof prefix, 0, STATUS_DATA, err));
+    TRY(safetensors_prefix(prefix, file_bytes, path, &header_bytes, err));
+    OWNED char *header = malloc(header_bytes + 1);
+    if (!header)
+        return error_set(err, STATUS_DEVICE, "out of memory: %zu bytes for the header of '%s'", header_bytes, path);
+    TRY(fs_pread(fd, path, header, header_bytes, SAFETENSORS_PREFIX, STATUS_DATA, err));
+    return safetensors_parse(header, header_bytes, file_bytes, path, out, err);
 }
 
 void safetensors_header_release(struct safetensors_header *header)
@@ -181,19 +176,10 @@ void safetensors_header_release(struct safetensors_header *header)
     memset(header, 0, sizeof *header);
 }
 
-static const char *shape_text(int ndim, const int64_t *shape, char out[192])
-{
-    int used = snprintf(out, 192, "(");
-    for (int i = 0; i < ndim; i++)
-        used += snprintf(out + used, 192 - (size_t)used, "%s%" PRId64, i ? ", " : "", shape[i]);
-    snprintf(out + used, 192 - (size_t)used, ")");
-    return out;
-}
-
 enum status safetensors_expect(const struct safetensors_entry *entry, const char *path, int ndim, const int64_t *shape,
                                const char *asks, struct error *err)
 {
-    char have[192], want[192];
+    char have[SHAPE_TEXT], want[SHAPE_TEXT];
     if (entry->ndim != ndim || memcmp(entry->shape, shape, (size_t)ndim * sizeof *shape) != 0)
         return error_set(err, STATUS_DATA, "%s: tensor '%s' has shape %s%s %s", path, entry->name,
                          shape_text(entry->ndim, entry->shape, have), asks, shape_text(ndim, shape, want));

@@ -119,11 +119,10 @@ static void engine_streams(struct engine *t)
 
 static enum status engine_adapt(struct engine *t, struct error *err)
 {
-    struct string_list notices = {0};
+    RELEASED(string_list_release) struct string_list notices = {0};
     const enum status status = adapter_apply(&t->spec->adapter, &t->desc, &t->table, &notices, err);
     for (int i = 0; i < notices.count && status == STATUS_OK && t->rank == 0 && !t->quiet; i++)
         log_info("peft: %s", notices.items[i]);
-    string_list_release(&notices);
     if (status != STATUS_OK && t->spec->model.adapter) /* whose folder has given the settings */
         error_prefix(err, "model.adapter '%s'", t->spec->model.adapter);
     return status == STATUS_OK ? STATUS_OK : error_prefix(err, "%s", t->spec->run.group ? t->spec->run.name : "peft");

@@ -56,6 +56,7 @@ enum status engine_samples_new(const struct run_spec *spec, const struct model_d
                                struct engine_samples **samples, struct error *err);
 
 void engine_samples_free(struct engine_samples *samples); /* NULL is allowed */
+RELEASER(engine_samples_drop, struct engine_samples, engine_samples_free)
 
 /* What stands in for the machine of a run that is only planned. */
 struct simulation {

@@ -106,9 +106,8 @@ bool engine_probe_mask(const struct run_spec *spec)
     bool found = false;
     for (int i = 0; i < num_sources(spec) && !found; i++) {
         struct error unread;
-        struct token_set *set;
+        RELEASED(token_set_drop) struct token_set *set = NULL;
         found = open_tokens(spec, i, &set, &unread) == STATUS_OK && token_set_has_mask(set);
-        token_set_close(set);
     }
     return found;
 }

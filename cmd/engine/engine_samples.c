@@ -61,16 +61,13 @@ enum status engine_samples_new(const struct run_spec *spec, const struct model_d
 {
     *samples = NULL;
     if (!spec->train.num_samples) return STATUS_OK;
-    struct engine_samples *s = memory_zeroed(1, sizeof *s);
+    RELEASED(engine_samples_drop) struct engine_samples *s = memory_zeroed(1, sizeof *s);
     s->count = spec->train.num_samples;
     s->max_tokens = spec->train.sample_tokens;
     s->prompts = memory_zeroed((size_t)s->count, sizeof *s->prompts);
-    const enum status status = read_all(spec, desc, s, err);
-    if (status == STATUS_OK)
-        *samples = s;
-    else
-        engine_samples_free(s);
-    return status;
+    TRY(read_all(spec, desc, s, err));
+    *samples = TAKEN(s);
+    return STATUS_OK;
 }
 
 void engine_samples_free(struct engine_samples *s)

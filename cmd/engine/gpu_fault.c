@@ -86,10 +86,8 @@ static void gpu_fault_examine(struct device *device, struct error *err)
 
 void gpu_fault_watch(struct device *device, int index)
 {
-    struct slow_call slow;
-    heartbeat_slow_begin(&slow, "starting NVML", NULL, -1);
+    SLOW("starting NVML", NULL, -1);
     nvml_watch_start(NULL, device->id);
-    heartbeat_slow_end(&slow);
     fault.index = index;
     device->examine = gpu_fault_examine;
 }

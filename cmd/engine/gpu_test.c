@@ -179,14 +179,13 @@ static enum status find_own_gpu_test(const struct engine *t, unsigned *avoid, st
     uint64_t hash;
     if (!gpu_test_locate(t->device, path, &hash)) return STATUS_OK;
     autotune_cache_make_folder(); /* remembers the test; if it cannot, a line of the log says that it is repeated */
-    const int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    RELEASED(fs_close) int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     const off_t size = lseek(fd, 0, SEEK_END);
     if (size > 0 && pread(fd, &last, 1, size - 1) != 1) last = '\n';
     const int before = last != '\n'; /* the line's own newline ends the torn one */
     const int n = before + print_gpu_test_record(line + before, RECORD_LINE, hash, *avoid);
     const bool written = fd >= 0 && write(fd, line, (size_t)n) == n;
     if (!written) log_info("cannot write '%s': %s; the GPU is tested again next time", path, strerror(errno));
-    if (fd >= 0) close(fd);
     return STATUS_OK;
 }
 

@@ -237,10 +237,7 @@ static void *recorder_loop(void *unused)
         write_own_record();
     }
     flight_file_close(&recorder.file);
-    pthread_mutex_lock(&recorder.mutex);
-    recorder.ended = true;
-    pthread_cond_broadcast(&recorder.changed);
-    pthread_mutex_unlock(&recorder.mutex);
+    thread_tell(&recorder.ended, &recorder.mutex, &recorder.changed);
     return NULL;
 }
 

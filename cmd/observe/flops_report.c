@@ -78,9 +78,8 @@ void flops_report_run(struct run *run)
 {
     struct op_profile rows[OPS_COUNT];
     OWNED char *text = NULL;
-    size_t bytes;
     take_flops_rows(run, rows);
-    FILE *out = memory_stream(&text, &bytes);
+    FILE *out = memory_stream(&text, NULL);
     print_flops_of_ops(out, &run->engine, run->profiled, run->num_profiled);
     fclose(out);
     log_flops_text(run, text);
@@ -291,6 +290,5 @@ void flops_report_end(struct run *run, bool broken_off)
     stream_sync(zero_stream(t->zero));
     if (!broken_off) report_step(run, seconds_now() - run->profile_start);
     if (t->profile) return;
-    ops_profiler_free(t->profiler);
-    t->profiler = NULL;
+    ops_profiler_free(TAKEN(t->profiler));
 }

@@ -73,8 +73,7 @@ static void put_events(const struct watched_run *run)
 {
     const char *before = "";
     char *text;
-    size_t bytes;
-    FILE *all = memory_stream(&text, &bytes);
+    FILE *all = memory_stream(&text, NULL);
     for (int k = 0; k <= EVENT_EPOCH; k++) {
         const int64_t n = run->metrics.events[k].total;
         if (!n) continue;

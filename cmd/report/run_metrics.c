@@ -193,9 +193,9 @@ static void take_eval(struct run_metrics *metrics, const json_t *object, int64_t
 static char *metrics_ids_text(const json_t *ids)
 {
     char *text;
-    size_t bytes, i;
+    size_t i;
     json_t *id;
-    FILE *out = memory_stream(&text, &bytes);
+    FILE *out = memory_stream(&text, NULL);
     json_array_foreach (ids, i, id)
         if (json_is_integer(id) && i < REPORT_TEXT / 8)
             fprintf(out, "%s%" JSON_INTEGER_FORMAT, i ? ", " : "", json_integer_value(id));

@@ -230,8 +230,7 @@ char *sparkline(const struct thin *thin, int series, int columns, bool log_scale
     double range = high / 2 - low / 2;
     if (range <= 0.5e-9 * (log_scale ? 1 : fmax(fabs(low), fabs(high)))) range = 0;
     char *text;
-    size_t bytes;
-    FILE *out = memory_stream(&text, &bytes);
+    FILE *out = memory_stream(&text, NULL);
     for (int c = 0; c < columns; c++) {
         const struct thin_cell cell = sparkline_column(thin, series, c, columns);
         const double height = sparkline_height(&cell, log_scale);

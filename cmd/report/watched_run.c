@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/report/watched_run.h"
 
-#include "ckpt/checkpoint.h"
+#include "ckpt/manifest.h"
 #include "cmd/run/run_lock.h"
 #include "core/metrics/metrics_reader.h"
 #include "core/spec/spec.h"
@@ -17,8 +17,6 @@ static void read_model(struct watched_run *run)
     struct error why;
     char folder[FS_PATH_MAX];
     bool any;
-    size_t i, d;
-    json_t *tensor, *size;
     const int64_t events = run->metrics.events[EVENT_CHECKPOINT].total;
     if ((run->model.known && run->model.events == events) ||
         fs_join(folder, run->folder, "checkpoints", STATUS_CHECKPOINT, NULL) != STATUS_OK)
@@ -32,12 +30,7 @@ static void read_model(struct watched_run *run)
     const char *type = json_string_value(json_object_get(checkpoint->model, "model_type"));
     run->model.known = true;
     run->model.events = events;
-    run->model.parameters = 0;
-    json_array_foreach (json_object_get(checkpoint->manifest, "tensors"), i, tensor) {
-        int64_t numel = 1;
-        json_array_foreach (json_object_get(tensor, "shape"), d, size) numel *= json_integer_value(size);
-        run->model.parameters += numel;
-    }
+    run->model.parameters = checkpoint_manifest(checkpoint)->num_params;
     run->model.world = checkpoint->world;
     snprintf(run->model.model_type, sizeof run->model.model_type, "%s", type ? type : "?");
     snprintf(run->model.dtype, sizeof run->model.dtype, "%s", dtype_name(checkpoint->dtype));
@@ -53,7 +46,7 @@ static int compare_watched_formers(const void *a, const void *b)
 
 static void read_formers(struct watched_run *run)
 {
-    DIR *entries = io_opendir(run->folder);
+    OWNED_DIR *entries = io_opendir(run->folder);
     run->num_formers = 0;
     for (struct dirent *entry; entries && (entry = io_readdir(entries)) && run->num_formers < WATCHED_FORMERS;) {
         static const char name[] = "metrics.jsonl.";
@@ -74,7 +67,6 @@ static void read_formers(struct watched_run *run)
             if (json_object_get(other.object, "loss") && other.step > former->last_step) former->last_step = other.step;
         }
     }
-    if (entries) io_closedir(entries);
     qsort(run->formers, (size_t)run->num_formers, sizeof *run->formers, compare_watched_formers);
 }
 

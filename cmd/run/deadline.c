@@ -151,7 +151,7 @@ static void *ask_squeue_until_end(void *argument)
     struct squeue *squeue = argument;
     bool absent = false;
     pthread_setname_np(pthread_self(), "ztrain-squeue");
-    pthread_mutex_lock(&squeue->mutex);
+    LOCKED(&squeue->mutex);
     while (!absent) {
         const struct timespec until = time_after(squeue->period);
         double end;
@@ -168,7 +168,6 @@ static void *ask_squeue_until_end(void *argument)
     }
     squeue->over = true;
     pthread_cond_broadcast(&squeue->changed);
-    pthread_mutex_unlock(&squeue->mutex);
     return NULL;
 }
 
@@ -256,8 +255,7 @@ void deadline_look_again(struct deadline *deadline)
 
 void deadline_release(struct deadline *deadline)
 {
-    squeue_free(deadline->squeue);
-    deadline->squeue = NULL;
+    squeue_free(TAKEN(deadline->squeue));
 }
 
 bool deadline_is_near(struct deadline *deadline, double now)

@@ -46,11 +46,9 @@ static void give_up(struct monitor *monitor, bool csv, const struct error *err)
                  : "%s; no further events are written for TensorBoard, and metrics.jsonl has all metrics",
              err->text);
     if (csv) {
-        csv_monitor_close(monitor->csv);
-        monitor->csv = NULL;
+        csv_monitor_close(TAKEN(monitor->csv));
     } else {
-        tensorboard_close(monitor->tensorboard);
-        monitor->tensorboard = NULL;
+        tensorboard_close(TAKEN(monitor->tensorboard));
     }
 }
 

@@ -240,8 +240,7 @@ char *places_visible(const struct places *places)
 {
     if (!places->gpus) return NULL;
     char *text;
-    size_t bytes;
-    FILE *names = memory_stream(&text, &bytes);
+    FILE *names = memory_stream(&text, NULL);
     for (int i = 0; i < places->count; i++) fprintf(names, "%s%s", i ? "," : "", places->used[i]);
     fclose(names);
     return text;

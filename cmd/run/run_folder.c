@@ -49,10 +49,8 @@ enum status run_folder_check_shared(const struct run_folder *folder, const char 
                       folder->path, rank_0);
             return error_hint(err, "run.dir has to lie on a file system that all nodes share");
         }
-        nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
-        heartbeat_beat();
-        DIR *entries = io_opendir(folder->path); /* makes a network file system look again */
-        if (entries) io_closedir(entries);
+        heartbeat_pause(0.05);
+        OWNED_DIR *entries = io_opendir(folder->path); /* makes a network file system look again */
     }
     return STATUS_OK;
 }
@@ -63,7 +61,7 @@ enum status run_folder_write_spec(const struct run_folder *folder, const struct 
     char path[3300];
     OWNED char *text = NULL;
     size_t length = 0;
-    DIR *entries = io_opendir(folder->path);
+    OWNED_DIR *entries = io_opendir(folder->path);
     FILE *out = memory_stream(&text, &length);
     spec_write_yaml(spec, out, true);
     fclose(out);
@@ -73,7 +71,6 @@ enum status run_folder_write_spec(const struct run_folder *folder, const struct 
             if (!strncmp(entry->d_name, written[i], strlen(written[i])) && strstr(entry->d_name, ".tmp-") &&
                 unlinkat(dirfd(entries), entry->d_name, 0))
                 log_warn("cannot delete '%s/%s': %s", folder->path, entry->d_name, strerror(errno));
-    if (entries) io_closedir(entries);
     enum status status = fs_write_file(path, text, length, STATUS_CHECKPOINT, err);
     if (status != STATUS_OK && (err->cause == ENOSPC || err->cause == EDQUOT))
         error_hint(err, "free space there, and start the run again");

@@ -53,11 +53,10 @@ static bool home_any_has_checkpoint(const char *dir)
     char folder[FS_PATH_MAX];
     const struct dirent *entry;
     bool any = false;
-    DIR *stream = io_opendir(dir);
+    OWNED_DIR *stream = io_opendir(dir);
     while (stream && !any && (entry = io_readdir(stream)))
         any = entry->d_name[0] != '.' && fs_join(folder, dir, entry->d_name, STATUS_USAGE, NULL) == STATUS_OK &&
               home_has_checkpoint(folder);
-    if (stream) io_closedir(stream);
     return any;
 }
 

@@ -42,15 +42,14 @@ static bool kernels_file_above(const char *checkpoint, const char *name, char pa
 static char *read_kernels_text(const char *path, const char *own)
 {
     struct error err;
-    char *text;
+    OWNED char *text = NULL;
     size_t size;
     if (fs_read_file(path, TEXT_MAX, STATUS_CHECKPOINT, &text, &size, &err) != STATUS_OK) {
         log_warn("%s: kernels are chosen anew, and the run may continue with other bits", err.text);
         return NULL;
     }
-    if (strncmp(text, own, kernels_head_length(own)) == 0) return text;
+    if (strncmp(text, own, kernels_head_length(own)) == 0) return TAKEN(text);
     log_info("the kernels in '%s' are of another GPU or library: they are chosen anew", path);
-    free(text);
     return NULL;
 }
 
@@ -68,35 +67,29 @@ char *run_kernels_take(struct device *device, const struct run_home *home, const
                                           (realpath(checkpoint->path, real) && kernels_file_above(real, name, path)));
     if (!found || (env_choice("ZTRAIN_GEMM_MEASURE", words, COUNT_OF(words), &word, NULL) == STATUS_OK && word == 0))
         return NULL;
-    char *own = device_choices(device);
+    OWNED char *own = device_choices(device);
     if (own)
         text = read_kernels_text(path, own);
     else if (device->kind == DEVICE_CUDA)
         log_warn("cannot use the run's kernels in '%s': there is no folder for choices of kernels, so the run may "
                  "continue with other bits; hint: set ZTRAIN_GEMM_CACHE or HOME",
                  path);
-    free(own);
     if (!text) return NULL;
     device_take_choices(device, text, false);
     log_detail("kernels: those that the run has computed with, from '%s'; what they lack is chosen anew", path);
     return text;
 }
 
-char *run_kernels_join(struct device *device, char *taken)
+char *run_kernels_join(struct device *device, const char *taken)
 {
-    char *own = device_choices(device), *joined = NULL;
-    if (!own || !taken) {
-        free(taken);
-        return own;
-    }
-    size_t length = 0;
-    FILE *out = memory_stream(&joined, &length);
+    OWNED char *own = device_choices(device);
+    if (!own || !taken) return TAKEN(own);
+    char *joined = NULL;
+    FILE *out = memory_stream(&joined, NULL);
     /* of two choices for one product the later counts; a last line without its end is damaged */
     fprintf(out, "%.*s", (int)(strrchr(taken, '\n') + 1 - taken), taken);
     fputs(own + kernels_head_length(own), out);
     fclose(out);
-    free(own);
-    free(taken);
     return joined;
 }
 

@@ -73,7 +73,7 @@ static void owner_parse(const char *text, struct run_owner *owner)
     json_int_t pid, began, restarts;
     int locked;
     double period;
-    json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    json_auto_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
     memset(owner, 0, sizeof *owner);
     if (json_unpack(root, "{ss ss ss ss sI sI ss ss ss sI sb sF}", "nonce", &nonce, "host", &host, "boot", &boot,
                     "pid_space", &pid_space, "pid", &pid, "began", &began, "cluster", &cluster, "job", &job, "step",
@@ -89,17 +89,14 @@ static void owner_parse(const char *text, struct run_owner *owner)
         snprintf(owner->job, sizeof owner->job, "%s", job);
         snprintf(owner->step, sizeof owner->step, "%s", step);
     }
-    json_decref(root);
 }
 
 static enum status owner_read_text(const struct run_lock *lock, char text[OWNER_MAX_BYTES], struct error *err)
 {
-    int fd;
+    RELEASED(fs_close) int fd = -1;
     TRY(fs_open_regular(lock->owner_path, O_RDONLY | O_NOFOLLOW, STATUS_CHECKPOINT, &fd, NULL, err));
-    ssize_t bytes = io_pread(fd, text, OWNER_MAX_BYTES - 1, 0);
-    int code = errno;
-    io_close(fd);
-    return bytes < 0 ? error_system(err, STATUS_CHECKPOINT, code, "cannot read '%s'", lock->owner_path) : STATUS_OK;
+    if (io_pread(fd, text, OWNER_MAX_BYTES - 1, 0) >= 0) return STATUS_OK;
+    return error_system(err, STATUS_CHECKPOINT, errno, "cannot read '%s'", lock->owner_path);
 }
 
 static enum status owner_read(const struct run_lock *lock, struct reading *reading, struct error *err)
@@ -227,10 +224,8 @@ static enum status look(struct run_lock *lock, struct taking *t, double poll, st
 {
     struct stat named, ours;
     if (lock->lock_fd >= 0 && (io_stat(lock->lock_path, &named) || fstat(lock->lock_fd, &ours) ||
-                               named.st_ino != ours.st_ino || named.st_dev != ours.st_dev)) {
-        io_close(lock->lock_fd); /* `lock` was replaced since the last look */
-        lock->lock_fd = -1;
-    }
+                               named.st_ino != ours.st_ino || named.st_dev != ours.st_dev))
+        fs_close(&lock->lock_fd); /* `lock` was replaced since the last look */
     if (lock->lock_fd < 0)
         TRY(fs_open_regular(lock->lock_path, O_RDWR | O_CREAT, STATUS_CHECKPOINT, &lock->lock_fd, NULL, err));
     TRY(lock_descriptor(lock->lock_fd, lock->lock_path, &t->grip, err));
@@ -275,14 +270,12 @@ static enum status become_owner(struct run_lock *lock, const struct taking *t, b
     enum status status;
     *won = false;
     lock->config.self.locked = t->grip == GRIP_OURS;
+    OWNED char *text = owner_text(&lock->config.self, 0);
     snprintf(name, sizeof name, OWNER_TMP "%s", lock->config.self.nonce);
     TRY(fs_join(path, lock->folder, name, STATUS_USAGE, err));
     lock->owner_fd = io_open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (lock->owner_fd < 0) TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot create '%s'", path));
-    char *text = owner_text(&lock->config.self, 0);
-    status = fs_write(lock->owner_fd, path, text, strlen(text), STATUS_CHECKPOINT, err);
-    free(text);
-    TRY_END(status);
+    TRY_END(fs_write(lock->owner_fd, path, text, strlen(text), STATUS_CHECKPOINT, err));
     if (io_fsync(lock->owner_fd)) TRY_END(error_system(err, STATUS_CHECKPOINT, errno, "cannot write '%s'", path));
     TRY_END(owner_read(lock, &now, err));
     if (same_lock_owner(&now, &t->now)) {
@@ -296,8 +289,7 @@ static enum status become_owner(struct run_lock *lock, const struct taking *t, b
 end:
     if (!*won) {
         io_unlink(path);
-        if (lock->owner_fd >= 0) io_close(lock->owner_fd);
-        lock->owner_fd = -1;
+        fs_close(&lock->owner_fd);
     }
     return status;
 }
@@ -375,7 +367,7 @@ static void refresh(struct run_lock *lock)
 static void *refresh_lock_until_end(void *argument)
 {
     struct run_lock *lock = argument;
-    pthread_mutex_lock(&lock->mutex);
+    LOCKED(&lock->mutex);
     while (!lock->end) {
         const struct timespec until = time_after(lock->config.period);
         if (pthread_cond_timedwait(&lock->ended, &lock->mutex, &until) != ETIMEDOUT) continue;
@@ -383,16 +375,13 @@ static void *refresh_lock_until_end(void *argument)
         refresh(lock);
         pthread_mutex_lock(&lock->mutex);
     }
-    pthread_mutex_unlock(&lock->mutex);
     return NULL;
 }
 
 static void lock_pause_real(double seconds)
 {
-    for (double end = seconds_now() + seconds, left; (left = end - seconds_now()) > 0;) {
-        nanosleep(&(struct timespec){.tv_nsec = (long)(1e9 * (left < 0.05 ? left : 0.05))}, NULL);
-        heartbeat_beat();
-    }
+    for (double end = seconds_now() + seconds, left; (left = end - seconds_now()) > 0;)
+        heartbeat_pause(left < 0.05 ? left : 0.05);
 }
 
 /* Copies a text up to its first line end (NULL: ""), with '?' for what is not printable ASCII. */
@@ -506,10 +495,7 @@ void run_lock_release(struct run_lock *lock, bool folder)
 {
     struct error err;
     if (!lock) return;
-    pthread_mutex_lock(&lock->mutex);
-    lock->end = true;
-    pthread_cond_signal(&lock->ended);
-    pthread_mutex_unlock(&lock->mutex);
+    thread_tell(&lock->end, &lock->mutex, &lock->ended);
     if (lock->thread_runs) pthread_join(lock->thread, NULL);
     if (lock->owner_fd >= 0) {
         const bool ours = run_lock_check(lock, &err) == STATUS_OK;

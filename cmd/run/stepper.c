@@ -200,8 +200,7 @@ static enum status capture(struct stepper *s, struct error *err)
     TRY(stepper_all_say(t->comm, s->graph != NULL, &all, err));
     s->tokens = s->batches[0].num_tokens;
     if (all) return STATUS_OK;
-    graph_free(s->graph);
-    s->graph = NULL;
+    graph_free(TAKEN(s->graph));
     s->graphs = false;
     s->blocks = true;
     zero_rewind_step(t->zero);

@@ -4,7 +4,7 @@
 #include "cmd/engine/engine.h"
 #include "gpu/span_recorder.h"
 
-enum { ROW_HOST, ROW_COMPUTE, ROW_COMMUNICATION, ROW_OTHER, ROWS, STEPS = 3, FIRST_GROWTH = 1024 };
+enum { ROW_HOST, ROW_COMPUTE, ROW_COMMUNICATION, ROW_OTHER, ROWS, STEPS = 3 };
 enum { SPANS_AHEAD = 2048 /* that are not over yet */ };
 
 struct trace_record {
@@ -29,7 +29,7 @@ struct trace_file {
     struct span_recorder *work, *phases; /* owned; of ops and collectives, of phases */
     double zero, late;            /* seconds_now() at the start for all ranks; how much later this rank's spans began */
     struct trace_record *records; /* owned */
-    int64_t count, room, dropped;
+    int64_t count, dropped;
 };
 
 /* ---- life ---------------------------------------------------------------- */
@@ -98,10 +98,7 @@ static void add_record(struct trace_file *t, struct trace_record record, const c
         t->dropped++;
         return;
     }
-    if (t->count == t->room) {
-        t->room = t->room ? 2 * t->room : FIRST_GROWTH;
-        t->records = memory_resize(t->records, (size_t)t->room * sizeof *t->records);
-    }
+    t->records = memory_grow(t->records, (size_t)t->count, sizeof *t->records);
     snprintf(record.name, sizeof record.name, "%s", name);
     t->records[t->count++] = record;
 }
@@ -280,9 +277,8 @@ enum status trace_file_end(struct trace_file *t, struct error *err)
     for (int rank = 0; status == STATUS_OK && rank < engine->world; rank++)
         status = pass_records(t, rank, out, &dropped, err);
     if (out) close_file(t, out, dropped);
-    free(t->records);
-    t->records = NULL;
-    t->count = t->room = 0;
+    free(TAKEN(t->records));
+    t->count = 0;
     return status;
 }
 

@@ -80,7 +80,7 @@ static void *write_in_background(void *argument)
 #ifdef _OPENMP
     omp_set_num_threads(b->threads);
 #endif
-    pthread_mutex_lock(&b->mutex);
+    LOCKED(&b->mutex);
     while (b->job != JOB_END) {
         if (b->job == JOB_NONE) {
             pthread_cond_wait(&b->changed, &b->mutex);
@@ -93,7 +93,6 @@ static void *write_in_background(void *argument)
         b->job = JOB_NONE;
         pthread_cond_signal(&b->changed);
     }
-    pthread_mutex_unlock(&b->mutex);
     return NULL;
 }
 

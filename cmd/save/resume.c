@@ -22,16 +22,6 @@ enum status resume_plan_rewind(const char *resume, const struct run_home *home, 
     return checkpoint_rewind_plan(home->path, checkpoint, resume_names_run(resume), rewind, err);
 }
 
-/* The last part of a path, without trailing slashes: *length bytes. */
-static const char *resumed_folder_name(const char *path, size_t *length)
-{
-    size_t end = strlen(path), begin;
-    while (end > 1 && path[end - 1] == '/') end--;
-    for (begin = end; begin > 0 && path[begin - 1] != '/';) begin--;
-    *length = end - begin;
-    return path + begin;
-}
-
 /* Whether model.pretrained may be the folder that the run began with, moved: it has the same name. */
 static bool resume_same_pretrained(const struct checkpoint *checkpoint, const struct run_spec *spec)
 {
@@ -40,8 +30,8 @@ static bool resume_same_pretrained(const struct checkpoint *checkpoint, const st
     if (!was || !now || checkpoint->adapter) /* the hash of an adapter's base is checked */
         return !was == !now;
     size_t length_was, length_now;
-    was = resumed_folder_name(was, &length_was);
-    now = resumed_folder_name(now, &length_now);
+    was = fs_last_part(was, &length_was);
+    now = fs_last_part(now, &length_now);
     return length_was == length_now && memcmp(was, now, length_now) == 0;
 }
 
@@ -255,8 +245,7 @@ enum status resume_open(struct comm *comm, const char *host, const char *resume,
         TRY(comm_broadcast(comm, &order, sizeof order, 0, err));
         if (order.kind == ORDER_TAKE && *checkpoint && !strcmp((*checkpoint)->path, order.path))
             return STATUS_OK; /* as it was verified */
-        checkpoint_close(*checkpoint);
-        *checkpoint = NULL;
+        checkpoint_close(TAKEN(*checkpoint));
         if (order.kind == ORDER_END) return STATUS_OK;
         if (order.kind == ORDER_TAKE) return open_named(&all, order.path, checkpoint, err);
         bool unknown;

@@ -16,11 +16,9 @@ static bool early_error_is_taken(const struct sockaddr_un *name, socklen_t size)
 {
     struct ucred owner = {.uid = (uid_t)-1};
     socklen_t owner_size = sizeof owner;
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    bool ours = fd >= 0 && connect(fd, (const struct sockaddr *)name, size) == 0 &&
-                getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &owner, &owner_size) == 0 && owner.uid == getuid();
-    if (fd >= 0) close(fd);
-    return ours;
+    RELEASED(fs_close) int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    return fd >= 0 && connect(fd, (const struct sockaddr *)name, size) == 0 &&
+           getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &owner, &owner_size) == 0 && owner.uid == getuid();
 }
 
 /* Whether another rank of this node has printed the same. If not, this rank has the name from now until its end. */

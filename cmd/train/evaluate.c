@@ -151,8 +151,7 @@ static enum status evaluate(struct run *run, struct evaluation *e, struct error 
         RELEASED(eval_part_release) struct eval_part part = {.samples = 0};
         TRY(eval_part_from_json(run->evaluation_part, "the checkpoint", &part, err));
         start_from(run, &part, e);
-        json_decref(run->evaluation_part);
-        run->evaluation_part = NULL;
+        json_decref(TAKEN(run->evaluation_part));
     }
     struct token_stream_config rest = t->validation_config;
     rest.first_sample = e->first_sample;

@@ -141,7 +141,7 @@ static void prepare_log_start(const struct run *run)
 {
     const struct engine *t = &run->engine;
     const int cores = machine_cores();
-    struct string_list autos = {0};
+    RELEASED(string_list_release) struct string_list autos = {0};
     prepare_log_banner(run);
     for (const struct run *each = run->next ? run : NULL; each; each = each->next) { /* several adapters */
         char data[1024];
@@ -155,7 +155,6 @@ static void prepare_log_start(const struct run *run)
     log_detail("device: %s; %s", t->device->name, t->device->detail);
     spec_auto_print(run->spec, &autos);
     for (int i = 0; i < autos.count; i++) log_info("%s", autos.items[i]);
-    string_list_release(&autos);
     if (run->boot->rank == 0 && t->device->threads > 2 * cores)
         log_warn("OMP_NUM_THREADS %d is far above the %d core%s that each rank may use: steps will be slow; hint: "
                  "without it a rank takes a thread for each of its cores",
@@ -237,11 +236,10 @@ static enum status prepare_share_choices(struct run *run, struct error *err)
     uint64_t bytes = run->kernel_choices ? strlen(run->kernel_choices) + 1 : 0;
     TRY(comm_broadcast(run->comm, &bytes, sizeof bytes, 0, err));
     if (!bytes) return STATUS_OK;
-    char *choices = is_first ? run->kernel_choices : memory_alloc(bytes);
-    const enum status shared = comm_broadcast(run->comm, choices, bytes, 0, err);
-    if (!is_first && shared == STATUS_OK) device_take_choices(run->engine.device, choices, true);
-    if (!is_first) free(choices);
-    return shared;
+    OWNED char *received = is_first ? NULL : memory_alloc(bytes);
+    TRY(comm_broadcast(run->comm, is_first ? run->kernel_choices : received, bytes, 0, err));
+    if (!is_first) device_take_choices(run->engine.device, received, true);
+    return STATUS_OK;
 }
 
 /* Rank 0 chooses kernels, on a resume the run's own, and the others take them: no machine changes a step's bits. */
@@ -251,12 +249,9 @@ static enum status prepare_choose_in_turn(struct run *run, const struct checkpoi
     const bool is_first = run->boot->rank == 0;
     enum status status = STATUS_OK;
     if (is_first) {
-        char *taken = run_kernels_take(run->engine.device, &run->home, checkpoint);
+        OWNED char *taken = run_kernels_take(run->engine.device, &run->home, checkpoint);
         status = engine_prepare_ops(&run->engine, &failure);
-        if (status == STATUS_OK)
-            run->kernel_choices = run_kernels_join(run->engine.device, taken);
-        else
-            free(taken);
+        if (status == STATUS_OK) run->kernel_choices = run_kernels_join(run->engine.device, taken);
     }
     if (run->boot->world > 1) TRY(prepare_share_choices(run, err));
     if (status != STATUS_OK) *err = failure;

@@ -63,10 +63,8 @@ static void rank_close_metrics(struct run *run)
     if (run->checkpoints_lost > 0)
         log_warn("%d checkpoint%s could not be written in the course of this run: see the warnings above",
                  run->checkpoints_lost, PLURAL(run->checkpoints_lost));
-    metrics_close(run->metrics);
-    run->metrics = NULL;
-    monitor_close(run->monitor);
-    run->monitor = NULL;
+    metrics_close(TAKEN(run->metrics));
+    monitor_close(TAKEN(run->monitor));
 }
 
 /* ---- ends ---------------------------------------------------------------- */
@@ -237,7 +235,7 @@ enum status rank_run(const struct rank_options *options, struct bootstrap *boot,
                      struct error *err)
 {
     int count;
-    struct run *runs = rank_new_runs(options, boot, spec, &count);
+    OWNED struct run *runs = rank_new_runs(options, boot, spec, &count);
     struct comm_config comm = {.timeout_seconds = spec->comm.timeout_seconds,
                                .io_timeout_seconds = spec->comm.io_timeout_seconds,
                                .stuck = end_blocked_rank,
@@ -248,7 +246,6 @@ enum status rank_run(const struct rank_options *options, struct bootstrap *boot,
     enum status status = comm_open(boot, &comm, &runs->comm, err);
     if (status != STATUS_OK) {
         rank_end_unmet(boot, status, err);
-        free(runs);
         return status;
     }
     for (int i = 1; i < count; i++) runs[i].comm = runs->comm;
@@ -266,7 +263,6 @@ enum status rank_run(const struct rank_options *options, struct bootstrap *boot,
         _exit(status);
     const bool in_order = !rank_is_failure(status) || runs->agreed;
     for (int i = count; i-- > 0;) rank_release_run(&runs[i]);
-    free(runs);
     if (in_order) bootstrap_finish(boot);
     return status;
 }

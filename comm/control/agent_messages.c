@@ -16,8 +16,7 @@ void agent_outbox_init(struct agent_outbox *outbox, int local_world)
 
 void agent_outbox_release(struct agent_outbox *outbox)
 {
-    free(outbox->ring);
-    outbox->ring = NULL;
+    free(TAKEN(outbox->ring));
 }
 
 static void put_bytes(struct agent_outbox *outbox, const void *data, size_t bytes)

@@ -83,20 +83,19 @@ enum status control_create(const struct control_shape *shape, int *fd, struct er
 {
     ASSERT(shape_is_possible(shape) && (shape->places || shape->num_nodes == 1));
     *fd = -1;
-    int file = memfd_create("ztrain", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    RELEASED(fs_close) int file = memfd_create("ztrain", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (file < 0) return error_set(err, STATUS_DEVICE, "cannot create shared memory: %s", strerror(errno));
     struct control_block *block = MAP_FAILED;
     const struct control_layout at = control_layout(shape->world, shape->local_world);
     if (ftruncate(file, (off_t)at.segments) == 0)
         block = mmap(NULL, at.slots, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (block == MAP_FAILED) {
-        error_set(err, STATUS_DEVICE, "cannot set up shared memory for %d ranks: %s", shape->world, strerror(errno));
-        close(file);
-        return STATUS_DEVICE;
-    }
+    if (block == MAP_FAILED)
+        return error_set(err, STATUS_DEVICE, "cannot set up shared memory for %d ranks: %s", shape->world,
+                         strerror(errno));
     fill_block(block, shape);
     munmap(block, at.slots);
     *fd = file;
+    file = -1;
     return STATUS_OK;
 }
 
@@ -306,9 +305,8 @@ enum status control_status(struct control *control, struct error *err)
     uint32_t failed = atomic_load(&block->failed);
     if (failed == 0) return STATUS_OK;
     /* the text is being written: wait for it, unless the writer has died meanwhile */
-    const struct timespec pause = {.tv_nsec = 1000 * 1000};
     for (double waited = 0; failed == 1 && waited < write_grace; waited += 1e-3) {
-        nanosleep(&pause, NULL);
+        heartbeat_pause(1e-3);
         failed = atomic_load(&block->failed);
     }
     if (failed == 1) return error_set(err, STATUS_PEER, "a rank died while it reported an error");
@@ -337,10 +335,7 @@ void control_fail(struct control *control, const struct error *err)
 void control_blame(struct control *control, int rank, enum failure failure, enum status code, const char *format, ...)
 {
     struct error err = {.code = code, .rank = rank, .failure = failure};
-    va_list args;
-    va_start(args, format);
-    vsnprintf(err.text, sizeof err.text, format, args);
-    va_end(args);
+    WITH_ARGS(format, vsnprintf(err.text, sizeof err.text, format, args));
     control_fail(control, &err);
 }
 

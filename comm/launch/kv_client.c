@@ -113,7 +113,7 @@ static bool send_frame(struct kv_client *client, enum kv_kind kind, int number, 
     const size_t bytes = sizeof frame + frame.length;
     memcpy(message, &frame, sizeof frame);
     memcpy(message + sizeof frame, text, frame.length);
-    pthread_mutex_lock(&client->sending);
+    LOCKED(&client->sending);
     size_t sent = 0;
     while (sent < bytes) {
         ssize_t n = send(client->fd, message + sent, bytes - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -123,7 +123,6 @@ static bool send_frame(struct kv_client *client, enum kv_kind kind, int number, 
         else if (errno != EINTR && ((errno != EAGAIN && errno != EWOULDBLOCK) || poll(&fd, 1, SEND_MS) == 0))
             break;
     }
-    pthread_mutex_unlock(&client->sending);
     return sent == bytes;
 }
 
@@ -138,14 +137,12 @@ static uint32_t ask(struct kv_client *client, enum kv_kind kind, const char *tex
     client->values_left = count;
     pthread_mutex_unlock(&client->mutex);
     bool sent = send_frame(client, kind, 0, text);
-    pthread_mutex_lock(&client->mutex);
+    LOCKED(&client->mutex);
     while (sent && !client->answer && !client->over &&
            pthread_cond_timedwait(&client->changed, &client->mutex, &end) != ETIMEDOUT)
         ;
-    uint32_t answer = client->answer;
     client->values_left = 0;
-    pthread_mutex_unlock(&client->mutex);
-    return answer;
+    return client->answer;
 }
 
 static bool is_over(struct kv_client *client)
@@ -179,10 +176,9 @@ static void say_farewell(struct kv_client *client, enum kv_kind kind, int number
     pthread_cond_broadcast(&client->changed);
     pthread_mutex_unlock(&client->mutex);
     if (over || !send_frame(client, kind, number, text)) return;
-    pthread_mutex_lock(&client->mutex);
+    LOCKED(&client->mutex);
     while (!client->over && pthread_cond_timedwait(&client->changed, &client->mutex, &end) != ETIMEDOUT)
         ;
-    pthread_mutex_unlock(&client->mutex);
 }
 
 void kv_abort(struct kv_client *client, enum status code, const char *text)
@@ -219,10 +215,7 @@ enum status kv_client_new(int fd, int world, double grace, kv_ended *ended, void
 void kv_client_free(struct kv_client *client)
 {
     if (!client) return;
-    pthread_mutex_lock(&client->mutex);
-    client->left = true;
-    pthread_cond_broadcast(&client->changed);
-    pthread_mutex_unlock(&client->mutex);
+    thread_tell(&client->left, &client->mutex, &client->changed);
     shutdown(client->fd, SHUT_RD); /* the reader ends */
     pthread_join(client->reader, NULL);
     close(client->fd);

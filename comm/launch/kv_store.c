@@ -40,8 +40,7 @@ struct kv_server {
 
 static void kv_hang_up(struct member *member, enum presence presence)
 {
-    if (member->fd >= 0) close(member->fd);
-    member->fd = -1;
+    fs_close(&member->fd);
     member->presence = presence;
     member->in_bytes = member->out_bytes = 0;
 }
@@ -287,7 +286,7 @@ enum status kv_server_new(int world, struct wire_server *const *doors, int count
                           struct error *err)
 {
     ASSERT(world > 0 && count >= 0 && count <= KV_DOORS_MAX);
-    enum status status = STATUS_DEVICE;
+    enum status status;
     int pair[2] = {-1, -1};
     struct kv_server *s = memory_zeroed(1, sizeof *s);
     s->world = world;
@@ -298,22 +297,18 @@ enum status kv_server_new(int world, struct wire_server *const *doors, int count
     s->polled = memory_zeroed((size_t)world + 1 + KV_DOORS_MAX, sizeof *s->polled);
     s->answers = memory_alloc((size_t)world * (sizeof(struct kv_frame) + KV_BODY_MAX));
     for (int r = 0; r < world; r++) s->members[r].fd = -1;
-    if (s->stop < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0) {
-        error_set(err, status, "cannot set up a key-value store: %s", strerror(errno));
-        goto fail;
-    }
+    if (s->stop < 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) != 0)
+        TRY_GOTO(error_set(err, STATUS_DEVICE, "cannot set up a key-value store: %s", strerror(errno)));
     s->members[0].fd = pair[0];
     s->members[0].presence = HERE;
     int error = thread_start(&s->thread, 0, kv_serve, s);
-    if (error) {
-        error_set(err, status, "cannot start the key-value store's thread: %s", strerror(error));
-        close(pair[1]);
-        goto fail;
-    }
+    if (error)
+        TRY_GOTO(error_set(err, STATUS_DEVICE, "cannot start the key-value store's thread: %s", strerror(error)));
     *own = pair[1];
     *server = s;
     return STATUS_OK;
 fail:
+    if (pair[1] >= 0) close(pair[1]);
     release_server(s);
     return status;
 }

@@ -112,14 +112,12 @@ static enum status call_run(struct pmi_call *call, double seconds, int *code, st
         call_free(call);
         return error_set(err, STATUS_DEVICE, "cannot start a thread for %s", name);
     }
-    pthread_mutex_lock(&call->mutex);
+    LOCKED(&call->mutex); /* a thread that has returned does not touch it any more */
     while (!call->returned && pthread_cond_timedwait(&call->changed, &call->mutex, &end) != ETIMEDOUT)
         ;
-    bool returned = call->returned;
     *code = call->code;
-    call->given_up = !returned;
-    pthread_mutex_unlock(&call->mutex); /* a thread that has returned does not touch it any more */
-    return returned ? STATUS_OK : error_set(err, STATUS_PEER, "%s has not returned after %.3g s", name, seconds);
+    call->given_up = !call->returned;
+    return call->returned ? STATUS_OK : error_set(err, STATUS_PEER, "%s has not returned after %.3g s", name, seconds);
 }
 
 static enum status pmi_connect(struct launcher *launcher, double seconds, const char *interface, struct error *err)

@@ -147,12 +147,6 @@ static enum progress wire_link_step(struct link *link, const char **why)
     }
 }
 
-static void wire_link_close(struct link *link)
-{
-    if (link->fd >= 0) close(link->fd);
-    link->fd = -1;
-}
-
 static void wire_set_option(int fd, int level, int option, int value)
 {
     setsockopt(fd, level, option, &value, sizeof value);
@@ -198,18 +192,18 @@ enum status wire_listen(struct wire_address *address, int *listener, struct erro
     *listener = -1;
     struct addrinfo *where = wire_socket_address(address->text, address->port);
     if (!where) return error_set(err, STATUS_PEER, "cannot listen at '%s': not a numeric address", address->text);
-    int fd = socket(where->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    RELEASED(fs_close) int fd = socket(where->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd >= 0) wire_set_option(fd, SOL_SOCKET, SO_REUSEADDR, 1);
     if (fd < 0 || bind(fd, where->ai_addr, where->ai_addrlen) != 0 || listen(fd, 4096) != 0 ||
         getsockname(fd, (struct sockaddr *)&own, &size) != 0) {
         error_system(err, STATUS_PEER, errno, "cannot listen at %s", wire_address_print(address, text));
-        if (fd >= 0) close(fd);
         freeaddrinfo(where);
         return STATUS_PEER;
     }
     freeaddrinfo(where);
     from_socket_address((struct sockaddr *)&own, size, address);
     *listener = fd;
+    fd = -1;
     return STATUS_OK;
 }
 
@@ -239,7 +233,7 @@ static void remove_link(struct wire_server *server, struct link *link)
 
 static void drop(struct wire_server *server, struct link *link)
 {
-    wire_link_close(link);
+    fs_close(&link->fd);
     remove_link(server, link);
 }
 
@@ -382,7 +376,7 @@ struct dial {
 
 static void dial_failed(struct dial *dial, const char *why)
 {
-    wire_link_close(&dial->link);
+    fs_close(&dial->link.fd);
     if (!dial->turned_away || dial->connected) snprintf(dial->trouble, sizeof dial->trouble, "%s", why);
     dial->turned_away |= dial->connected;
     dial->turn++;
@@ -439,7 +433,7 @@ static void keep_connection(const struct wire_self *self, const struct wire_conn
     for (int i = 0; i < count; i++)
         if (peers[i].rank > self->rank && peers[i].rank == connection->rank &&
             peers[i].service == connection->service) {
-            if (peers[i].fd >= 0) close(peers[i].fd);
+            fs_close(&peers[i].fd);
             peers[i].fd = connection->fd;
             return;
         }
@@ -573,11 +567,8 @@ enum status wire_connect(const struct wire_self *self, struct wire_server *serve
                 (struct dial){.peer = &peers[i], .link.fd = -1, .patience = try_seconds, .pause_ms = PAUSE_MIN_MS};
     }
     enum status status = wire_connect_all(&m, timeout_seconds, err);
-    for (int i = 0; i < m.num_dials; i++) wire_link_close(&m.dials[i].link);
-    for (int i = 0; status != STATUS_OK && i < count; i++) {
-        if (peers[i].fd >= 0) close(peers[i].fd);
-        peers[i].fd = -1;
-    }
+    for (int i = 0; i < m.num_dials; i++) fs_close(&m.dials[i].link.fd);
+    for (int i = 0; status != STATUS_OK && i < count; i++) fs_close(&peers[i].fd);
     free(m.dials);
     return status;
 }

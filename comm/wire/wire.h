@@ -97,6 +97,7 @@ struct wire_server;
 /* Takes ownership of the listener, even on error. Borrows job and secret of `self`. */
 enum status wire_server_new(const struct wire_self *self, int listener, struct wire_server **server, struct error *err);
 void wire_server_free(struct wire_server *server);
+RELEASER(wire_server_drop, struct wire_server, wire_server_free)
 
 /* To poll for POLLIN; when it is ready, and once a second in any case, call wire_server_next(). */
 int wire_server_fd(const struct wire_server *server);

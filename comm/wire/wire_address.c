@@ -84,12 +84,9 @@ uint64_t wire_kernel_identity(void)
     unsigned char hash[crypto_generichash_BYTES_MIN];
     char text[256] = "";
     struct stat space = {0};
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    if (fd >= 0) {
-        ssize_t n = read(fd, text, 64);
-        text[n > 0 ? n : 0] = 0;
-        close(fd);
-    }
+    RELEASED(fs_close) int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    const ssize_t n = read(fd, text, 64);
+    text[n > 0 ? n : 0] = 0;
     if (stat("/proc/self/ns/net", &space) != 0) space.st_ino = 0;
     size_t length = strlen(text);
     snprintf(text + length, sizeof text - length, "%ju", (uintmax_t)space.st_ino);
@@ -224,11 +221,10 @@ static bool address_routed_from(const char *from, const char *to)
     socklen_t size = sizeof own;
     char text[64] = "";
     if (!list) return false;
-    int fd = socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    RELEASED(fs_close) int fd = socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd >= 0 && connect(fd, list->ai_addr, list->ai_addrlen) == 0 &&
         getsockname(fd, (struct sockaddr *)&own, &size) == 0)
         inet_ntop(own.ss_family, address_bits((struct sockaddr *)&own), text, sizeof text);
-    if (fd >= 0) close(fd);
     freeaddrinfo(list);
     return !strcmp(text, from);
 }

@@ -158,9 +158,8 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     const struct tensor_table *table = config->table;
     ASSERT(config->zero.stage >= 0 && config->zero.stage <= 3 && table->num_units == config->layout->num_units);
     ASSERT(config->layout->num_trained >= 2 && (!comm || comm_world(comm) == config->layout->world));
-    enum status status;
     *zero = NULL;
-    struct zero *z = memory_zeroed(1, sizeof *z);
+    RELEASED(zero_drop) struct zero *z = memory_zeroed(1, sizeof *z);
     z->config = *config;
     z->config.disk = config->disk ? config->disk : &local_disk;
     z->device = device;
@@ -201,14 +200,11 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     z->first_range = memory_zeroed(units + 1, sizeof *z->first_range);
     z->segments = memory_zeroed(ranges, sizeof *z->segments);
     zero_new_ranges(z);
-    TRY_GOTO(zero_offload_params_init(z, err));
-    if (comm) TRY_GOTO(zero_new_events(z, err));
-    TRY_GOTO(zero_offload_open(z, err));
-    *zero = z;
+    TRY(zero_offload_params_init(z, err));
+    if (comm) TRY(zero_new_events(z, err));
+    TRY(zero_offload_open(z, err));
+    *zero = TAKEN(z);
     return STATUS_OK;
-fail:
-    zero_free(z);
-    return status;
 }
 
 void zero_free(struct zero *z)

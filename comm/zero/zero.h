@@ -72,6 +72,7 @@ struct zero_config {
 enum status zero_new(const struct zero_config *config, struct device *device, struct comm *comm, struct zero **zero,
                      struct error *err);
 void zero_free(struct zero *zero);
+RELEASER(zero_drop, struct zero, zero_free)
 
 /* Takes buffers from the rank's arena, its shared segment (comm_share; what peers read; nothing with world 1) and its
  * host memory (what is offloaded); first dry, then real. A dry layout needs no comm: no streams, no files. */

@@ -274,7 +274,7 @@ enum status zero_check_compare(struct zero *z, const double *losses, struct stre
                                struct zero_check_result *result, struct error *err)
 {
     struct zero_check *c = z->check;
-    struct finding own, *all;
+    struct finding own;
     struct replica_difference difference = {.rank = -1, .other = -1};
     *result = (struct zero_check_result){.finding = FINDING_NONE, .rank = -1, .other = -1};
     check_wait_for_all(z, compute);
@@ -284,9 +284,9 @@ enum status zero_check_compare(struct zero *z, const double *losses, struct stre
     log_debug("%.1f MB of parameters and state were hashed in %.4f s", (double)c->bytes / 1e6, c->seconds);
     own = check_find_alone(z, losses);
     TRY(check_compare_gathered(z, &own, &difference, err));
-    all = memory_alloc((size_t)z->world * sizeof *all);
-    enum status status = comm_exchange(z->comm, &own, sizeof own, all, err);
-    for (int r = 0; status == STATUS_OK && r < z->world; r++) {
+    OWNED struct finding *all = memory_alloc((size_t)z->world * sizeof *all);
+    TRY(comm_exchange(z->comm, &own, sizeof own, all, err));
+    for (int r = 0; r < z->world; r++) {
         if (all[r].kind < (int32_t)result->finding) {
             *result = (struct zero_check_result){.finding = (enum zero_finding)all[r].kind, .rank = r, .other = -1};
             describe_finding(z, &all[r], result);
@@ -297,6 +297,5 @@ enum status zero_check_compare(struct zero *z, const double *losses, struct stre
         result->rank = difference.rank;
         result->other = difference.other;
     }
-    free(all);
-    return status;
+    return STATUS_OK;
 }

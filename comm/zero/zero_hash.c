@@ -146,30 +146,27 @@ static enum status locate(struct zero *z, uint64_t *all, struct replica_differen
 
 enum status zero_compare_replicas(struct zero *z, struct replica_difference *difference, struct error *err)
 {
-    enum status status = STATUS_OK;
     uint64_t hashes[2] = {0}; /* of what all ranks have; of experts that they share */
     int64_t bytes = 0;
     double start = seconds_now();
     *difference = (struct replica_difference){.rank = -1};
     if (!zero_parallel(z) || !z->params_whole) return STATUS_OK;
-    uint64_t *all = memory_alloc((size_t)z->world * sizeof *all);
+    OWNED uint64_t *all = memory_alloc((size_t)z->world * sizeof *all);
     stream_wait(z->stream, z->updated);
     stream_sync(z->stream);
     for (int array = 0; array < ARRAY_COUNT; array++) {
         for (int u = 0; u < z->all_units; u++) {
             const int64_t count = replicated(z, array, u);
             uint64_t *hash = &hashes[z->unit[u].ranks < z->world];
-            if (count) TRY_END(zero_hash_array(z, array, u, zero_first(z, u), count, hash, err));
+            if (count) TRY(zero_hash_array(z, array, u, zero_first(z, u), count, hash, err));
             bytes += count * (int64_t)dtype_size(zero_kept_of(z, array, u).dtype);
         }
     }
     log_debug("%.1f MB of copies were hashed in %.4f s", (double)bytes / 1e6, seconds_now() - start);
-    for (int shared = 0; shared < 2 && status == STATUS_OK && difference->rank < 0; shared++) {
+    for (int shared = 0; shared < 2 && difference->rank < 0; shared++) {
         const int ranks = shared ? z->unit[z->units - 1].ranks : z->world; /* the last unit is one of experts, if any */
-        TRY_END(comm_exchange(z->comm, &hashes[shared], sizeof *hashes, all, err));
-        if (!zero_same_hashes(all, z->world, ranks, difference)) status = locate(z, all, difference, err);
+        TRY(comm_exchange(z->comm, &hashes[shared], sizeof *hashes, all, err));
+        if (!zero_same_hashes(all, z->world, ranks, difference)) TRY(locate(z, all, difference, err));
     }
-end:
-    free(all);
-    return status;
+    return STATUS_OK;
 }

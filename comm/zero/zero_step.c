@@ -241,14 +241,12 @@ static enum status find_culprit(struct zero *z, const struct step_record *record
     int64_t on_device = nonfinite_searched(z), index = record->bad_index;
     if (index >= on_device && !z->grads_whole) index = on_device + record->host_bad_index;
     struct bad_position own = nonfinite_position(z, index), first = {.unit = z->units};
-    struct bad_position *all = memory_alloc((size_t)z->world * sizeof *all);
-    enum status status = comm_exchange(z->comm, &own, sizeof own, all, err);
-    for (int r = 0; status == STATUS_OK && r < z->world; r++)
+    OWNED struct bad_position *all = memory_alloc((size_t)z->world * sizeof *all);
+    TRY(comm_exchange(z->comm, &own, sizeof own, all, err));
+    for (int r = 0; r < z->world; r++)
         if (nonfinite_before(&all[r], &first)) first = all[r];
     if (first.unit == z->units && record->state.bad_unit >= 0) /* finite, but too large to square */
         first.unit = record->state.bad_unit;
-    free(all);
-    TRY(status);
     const int32_t bad_loss = record->state.bad_loss_rank; /* a virtual rank */
     result->bad_rank = bad_loss < 0 ? -1 : bad_loss % z->world;
     if (first.unit == z->units) return STATUS_OK;

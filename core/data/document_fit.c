@@ -74,42 +74,36 @@ static void sort_by_sample(const struct packer *packer, int64_t count, struct fi
     fit->starts[fit->samples] = placed;
 }
 
-static enum status pack(const struct token_set *set, int64_t seq_length, struct first_fit *fit, struct packer *packer,
-                        struct error *err)
+static void packer_release(struct packer *packer)
 {
-    const int64_t count = token_set_documents(set);
-    for (packer->leaves = 1; packer->leaves < count;) packer->leaves *= 2;
-    packer->length = memory_alloc((size_t)count * sizeof *packer->length);
-    packer->where = memory_alloc((size_t)count * sizeof *packer->where);
-    packer->room = memory_alloc(2 * (size_t)packer->leaves * sizeof *packer->room);
-    fit->documents = memory_alloc((size_t)count * sizeof *fit->documents);
-    TRY(document_fit_lengths(set, seq_length, packer, err));
-    place_documents(packer, count, seq_length, fit);
-    fit->starts = memory_zeroed((size_t)fit->samples + 1, sizeof *fit->starts);
-    sort_by_sample(packer, count, fit);
-    return STATUS_OK;
+    free(packer->length);
+    free(packer->where);
+    free(packer->room);
 }
 
 enum status first_fit_new(const struct token_set *set, int64_t seq_length, struct first_fit **fit, struct error *err)
 {
     ASSERT(seq_length > 0 && seq_length <= INT32_MAX);
     *fit = NULL;
-    if (token_set_documents(set) > UINT32_MAX)
+    const int64_t count = token_set_documents(set);
+    if (count > UINT32_MAX)
         return error_set(
             err, STATUS_DATA,
             "data.packing first_fit takes up to 2^32 documents, and there are %lld; hint: data.packing true",
-            (long long)token_set_documents(set));
-    struct first_fit *new = memory_zeroed(1, sizeof *new);
-    struct packer packer = {.leaves = 0};
-    enum status status = pack(set, seq_length, new, &packer, err);
-    free(packer.length);
-    free(packer.where);
-    free(packer.room);
-    if (status == STATUS_OK)
-        *fit = new;
-    else
-        first_fit_free(new);
-    return status;
+            (long long)count);
+    RELEASED(first_fit_drop) struct first_fit *new = memory_zeroed(1, sizeof *new);
+    RELEASED(packer_release) struct packer packer = {.leaves = 1};
+    while (packer.leaves < count) packer.leaves *= 2;
+    packer.length = memory_alloc((size_t)count * sizeof *packer.length);
+    packer.where = memory_alloc((size_t)count * sizeof *packer.where);
+    packer.room = memory_alloc(2 * (size_t)packer.leaves * sizeof *packer.room);
+    new->documents = memory_alloc((size_t)count * sizeof *new->documents);
+    TRY(document_fit_lengths(set, seq_length, &packer, err));
+    place_documents(&packer, count, seq_length, new);
+    new->starts = memory_zeroed((size_t) new->samples + 1, sizeof *new->starts);
+    sort_by_sample(&packer, count, new);
+    *fit = TAKEN(new);
+    return STATUS_OK;
 }
 
 void first_fit_free(struct first_fit *fit)

@@ -16,6 +16,7 @@ struct first_fit {
 /* Packs the documents into samples of at most seq_length tokens. Takes up to 24 bytes a document, and keeps 4. */
 enum status first_fit_new(const struct token_set *set, int64_t seq_length, struct first_fit **fit, struct error *err);
 void first_fit_free(struct first_fit *fit); /* may be NULL */
+RELEASER(first_fit_drop, struct first_fit, first_fit_free)
 
 /* What is lost where samples take the first seq_length tokens of a document. */
 struct cut_count {

@@ -171,19 +171,15 @@ static enum status check_classes(struct label_set *set, struct error *err)
 
 enum status label_set_open(const struct token_set *tokens, struct label_set **labels, struct error *err)
 {
-    enum status status;
     *labels = NULL;
-    struct label_set *set = memory_zeroed(1, sizeof *set);
+    RELEASED(label_set_drop) struct label_set *set = memory_zeroed(1, sizeof *set);
     set->documents = token_set_documents(tokens);
     set->labels = memory_zeroed((size_t)set->documents, sizeof *set->labels);
     set->first_text = memory_zeroed((size_t)set->documents, sizeof *set->first_text);
-    TRY_GOTO(read_shards(set, tokens, err));
-    TRY_GOTO(check_classes(set, err));
-    *labels = set;
+    TRY(read_shards(set, tokens, err));
+    TRY(check_classes(set, err));
+    *labels = TAKEN(set);
     return STATUS_OK;
-fail:
-    label_set_close(set);
-    return status;
 }
 
 void label_set_close(struct label_set *set)

@@ -28,6 +28,7 @@ struct label_set {
  * has a wrong size, a negative label or types that are no pair; label names differ; a document has no tokens. */
 enum status label_set_open(const struct token_set *tokens, struct label_set **labels, struct error *err);
 void label_set_close(struct label_set *labels); /* NULL: nothing */
+RELEASER(label_set_drop, struct label_set, label_set_close)
 
 /* A hash of `before`, the labels and the types: continues those of token_set_check(). */
 uint64_t label_set_fingerprint(const struct label_set *labels, uint64_t before);

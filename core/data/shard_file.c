@@ -31,8 +31,7 @@ enum status shard_file_open(struct shard_file *file, struct error *err)
 
 void shard_file_close(struct shard_file *file)
 {
-    if (file->fd >= 0) io_close(file->fd);
-    file->fd = -1;
+    fs_close(&file->fd);
 }
 
 static enum status check_unchanged(const struct shard_file *file, const struct stat *facts, struct error *err)

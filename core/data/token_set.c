@@ -138,8 +138,7 @@ static enum status set_add(struct token_set *set, int own, const char *path, str
         token_shard_release(&shard);
         return status;
     }
-    if ((set->num_shards & (set->num_shards - 1)) == 0) /* grow at powers of two */
-        set->shards = memory_resize(set->shards, (2 * (size_t)set->num_shards + 1) * sizeof *set->shards);
+    set->shards = memory_grow(set->shards, (size_t)set->num_shards, sizeof *set->shards);
     set->shards[set->num_shards++] = shard;
     return STATUS_OK;
 }
@@ -167,10 +166,8 @@ static enum status set_add_pattern(struct token_set *set, const char *pattern, s
     if (!strpbrk(pattern, "*?[") || !fs_is_absent(pattern)) return set_add(set, own, pattern, err);
     TRY(set_add_matches(set, pattern, err));
     if (set->num_shards == own) { /* a glob of prefixes */
-        char *with_end = memory_printf("%s.bin", pattern);
-        enum status status = set_add_matches(set, with_end, err);
-        free(with_end);
-        TRY(status);
+        OWNED char *with_end = memory_printf("%s.bin", pattern);
+        TRY(set_add_matches(set, with_end, err));
     }
     if (set->num_shards == own) {
         error_set(err, STATUS_DATA,
@@ -395,14 +392,13 @@ static enum status token_shard_open(struct shard *shard, int64_t blocks, uint64_
 enum status token_set_open(const char *const *patterns, int num_patterns, struct token_set **set, struct error *err)
 {
     ASSERT(num_patterns > 0);
-    enum status status;
     *set = NULL;
-    struct token_set *new = memory_zeroed(1, sizeof *new);
-    for (int i = 0; i < num_patterns; i++) TRY_GOTO(set_add_pattern(new, patterns[i], err));
+    RELEASED(token_set_drop) struct token_set *new = memory_zeroed(1, sizeof *new);
+    for (int i = 0; i < num_patterns; i++) TRY(set_add_pattern(new, patterns[i], err));
     const int64_t blocks = new->num_shards < COMPARED_BLOCKS ? COMPARED_BLOCKS / new->num_shards : 1;
     for (int i = 0; i < new->num_shards; i++) {
         struct shard *shard = &new->shards[i];
-        TRY_GOTO(token_shard_open(shard, blocks, (uint64_t)i, err));
+        TRY(token_shard_open(shard, blocks, (uint64_t)i, err));
         if (i >= MAX_OPEN_SHARDS) token_shard_close(shard);
         heartbeat_beat();
         shard->first_token = new->tokens;
@@ -411,11 +407,8 @@ enum status token_set_open(const char *const *patterns, int num_patterns, struct
         new->documents += shard->documents;
         new->has_mask = new->has_mask || shard->mask.path;
     }
-    *set = new;
+    *set = TAKEN(new);
     return STATUS_OK;
-fail:
-    token_set_close(new);
-    return status;
 }
 
 void token_set_close(struct token_set *set)

@@ -371,7 +371,7 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
 static void *token_stream_prefetch(void *argument)
 {
     struct token_stream *stream = argument;
-    pthread_mutex_lock(&stream->mutex);
+    LOCKED(&stream->mutex);
     for (;;) {
         while (!stream->stop && stream->head - stream->tail == SLOTS)
             pthread_cond_wait(&stream->changed, &stream->mutex);
@@ -398,7 +398,6 @@ static void *token_stream_prefetch(void *argument)
     }
     stream->finished = true;
     pthread_cond_signal(&stream->changed);
-    pthread_mutex_unlock(&stream->mutex);
     return NULL;
 }
 
@@ -446,6 +445,7 @@ static enum status allocate(struct token_stream *stream, struct error *err)
 
 static void stream_free(struct token_stream *stream)
 {
+    if (!stream) return;
     pthread_cond_destroy(&stream->changed);
     pthread_mutex_destroy(&stream->mutex);
     free(stream->memory);
@@ -454,6 +454,7 @@ static void stream_free(struct token_stream *stream)
     free(stream->mixing);
     free(stream);
 }
+RELEASER(stream_drop, struct token_stream, stream_free)
 
 enum status token_stream_open(const struct token_stream_config *config, int64_t first_step,
                               struct token_stream **stream, struct error *err)
@@ -467,12 +468,11 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
     ASSERT(!config->classification || ((config->source.labels || config->mixture) && !token_stream_cuts(config)));
     ASSERT(config->evaluation ? first_step == 1 && config->max_samples >= 0 : config->max_samples == 0);
     ASSERT(config->first_sample >= 0 && (config->evaluation || config->first_sample == 0));
-    enum status status;
     *stream = NULL;
     if (!token_stream_cuts(config) && config->data.seq_length < 2)
         return error_set(err, STATUS_USAGE,
                          "data.seq_length 1 leaves no target if data.packing is false; hint: 2 or more");
-    struct token_stream *new = memory_zeroed(1, sizeof *new);
+    RELEASED(stream_drop) struct token_stream *new = memory_zeroed(1, sizeof *new);
     pthread_mutex_init(&new->mutex, NULL);
     pthread_cond_init(&new->changed, NULL);
     new->config = *config;
@@ -481,8 +481,8 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
     new->samples = token_stream_samples(config);
     new->step = first_step;
     const int64_t together = config->micro_batch_size * stream_virtual_world(config); /* micro-batches of one round */
-    TRY_GOTO(token_stream_check(config, err));
-    TRY_GOTO(allocate(new, err));
+    TRY(token_stream_check(config, err));
+    TRY(allocate(new, err));
     if (config->mixture) {
         new->mixing = memory_zeroed(1, sizeof *new->mixing);
         interleave_begin(&new->mixing->begin, &config->mixture->order);
@@ -498,15 +498,9 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
         new->steps_per_epoch = token_stream_steps_per_epoch(config);
     }
     int rc = thread_start(&new->thread, 0, token_stream_prefetch, new);
-    if (rc != 0) {
-        status = error_set(err, STATUS_DEVICE, "cannot start the thread that reads data: %s", strerror(rc));
-        goto fail;
-    }
-    *stream = new;
+    if (rc != 0) return error_set(err, STATUS_DEVICE, "cannot start the thread that reads data: %s", strerror(rc));
+    *stream = TAKEN(new);
     return STATUS_OK;
-fail:
-    stream_free(new);
-    return status;
 }
 
 enum status token_stream_next(struct token_stream *stream, struct batch *batch, bool *end, struct error *err)

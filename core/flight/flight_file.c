@@ -213,21 +213,18 @@ bool flight_record_parse(const char *data, size_t size, struct flight_record *re
 
 enum status flight_record_read(const char *path, struct flight_record *record, struct error *err)
 {
-    char *data;
+    OWNED char *data = NULL;
     size_t size;
     *record = (struct flight_record){.count = 0};
     TRY(fs_read_file(path, 4 * FLIGHT_FILE_BYTES, STATUS_CHECKPOINT, &data, &size, err));
-    const bool fine = flight_record_parse(data, size, record);
-    free(data);
-    return fine ? STATUS_OK
-                : error_set(err, STATUS_CHECKPOINT,
-                            "'%s' is not a flight record of this version of ztrain, or one that is damaged", path);
+    if (flight_record_parse(data, size, record)) return STATUS_OK;
+    return error_set(err, STATUS_CHECKPOINT,
+                     "'%s' is not a flight record of this version of ztrain, or one that is damaged", path);
 }
 
 void flight_record_release(struct flight_record *record)
 {
-    free(record->entries);
-    record->entries = NULL;
+    free(TAKEN(record->entries));
     record->count = 0;
 }
 
@@ -270,10 +267,8 @@ int flight_ended_delete(const char *flight)
 bool flight_ended_read(const char *flight, struct flight_end *end)
 {
     char line[LINE_BYTES + 1] = "", newline = 0;
-    const int fd = open_end(flight, O_RDONLY);
-    if (fd < 0) return false;
+    RELEASED(fs_close) int fd = open_end(flight, O_RDONLY);
     const ssize_t count = read(fd, line, LINE_BYTES);
-    close(fd);
     return count > 0 && sscanf(line, "%39s %18" SCNd64 "%c", end->start, &end->wall, &newline) == 3 &&
            newline == '\n' && end->wall >= 0;
 }
@@ -313,12 +308,11 @@ int64_t flight_start_next(const char *flight)
 {
     int64_t last = 0;
     struct flight_end end;
-    DIR *entries = io_opendir(flight);
+    OWNED_DIR *entries = io_opendir(flight);
     for (struct dirent *entry; entries && (entry = io_readdir(entries));) {
         const int64_t count = flight_head_count(entry->d_name);
         last = count > last ? count : last;
     }
-    if (entries) io_closedir(entries);
     if (flight_ended_read(flight, &end) && flight_head_count(end.start) > last) last = flight_head_count(end.start);
     return last + 1;
 }

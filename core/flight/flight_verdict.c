@@ -74,13 +74,12 @@ static double verdict_clock_ahead(const struct flight_record *own, const struct 
 
 void flight_compare_clocks(struct flight_view *views, int world)
 {
-    double *scratch = memory_zeroed(FLIGHT_ENTRIES, sizeof *scratch);
+    OWNED double *scratch = memory_zeroed(FLIGHT_ENTRIES, sizeof *scratch);
     const struct flight_record *first = NULL;
     for (int r = 0; r < world; r++) {
         if (!first) first = views[r].record;
         if (views[r].record) views[r].ahead = verdict_clock_ahead(views[r].record, first, scratch);
     }
-    free(scratch);
 }
 
 /* ---- words --------------------------------------------------------------- */
@@ -125,10 +124,7 @@ __attribute__((format(printf, 2, 3))) static void say(struct trial *t, const cha
 {
     char *text = t->verdict->text;
     const size_t used = strlen(text);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text + used, sizeof t->verdict->text - used, format, arguments);
-    va_end(arguments);
+    WITH_ARGS(format, vsnprintf(text + used, sizeof t->verdict->text - used, format, args));
 }
 
 static void verdict_accuse(struct trial *t, int rank)
@@ -518,7 +514,7 @@ struct lateness {
 /* late: (world). Returns the number of collectives that all ranks have recorded. */
 static int verdict_measure_lateness(const struct trial *t, struct lateness *late)
 {
-    struct cell *cells = memory_zeroed((size_t)2 * CELLS, sizeof *cells);
+    OWNED struct cell *cells = memory_zeroed((size_t)2 * CELLS, sizeof *cells);
     int compared = 0;
     for (int r = 0; r < t->world; r++) add_times(cells, t->views[r].record);
     for (int c = 0; c < 2 * CELLS; c++) {
@@ -528,14 +524,13 @@ static int verdict_measure_lateness(const struct trial *t, struct lateness *late
         late[cell->last].times++;
         late[cell->last].seconds += fmin((cell->sum - cell->shortest) / (t->world - 1) - cell->shortest, cell->before);
     }
-    free(cells);
     return compared;
 }
 
 static bool verdict_is_slow(struct trial *t)
 {
     if (t->failure || t->world < 2) return false;
-    struct lateness *late = memory_zeroed((size_t)t->world, sizeof *late);
+    OWNED struct lateness *late = memory_zeroed((size_t)t->world, sizeof *late);
     const int compared = verdict_measure_lateness(t, late);
     double all = 0;
     int rank = 0;
@@ -545,7 +540,6 @@ static bool verdict_is_slow(struct trial *t)
     }
     const struct lateness worst = late[rank];
     const struct flight_record *record = t->views[rank].record;
-    free(late);
     if (compared < SLOW_LEAST) /* else all ranks have records with entries */
         return false;
     int64_t last = 0;

@@ -51,19 +51,17 @@ static size_t csv_kept_bytes(const char *text, size_t bytes, int64_t first_step)
 /* Cuts the file at the first row that the run repeats. *empty: nothing is left, or nothing was there. */
 static enum status csv_cut(int64_t first_step, const char *path, bool *empty, struct error *err)
 {
-    char *text;
+    OWNED char *text = NULL;
     size_t bytes;
     *empty = !fs_exists(path);
     if (*empty) return STATUS_OK;
     TRY(fs_read_file(path, FILE_BYTES_MAX, STATUS_CHECKPOINT, &text, &bytes, err));
     size_t kept = csv_kept_bytes(text, bytes, first_step);
-    free(text);
     *empty = kept == 0;
-    int fd = kept < bytes ? io_open(path, O_WRONLY | O_CLOEXEC) : -1;
+    RELEASED(fs_close) int fd = kept < bytes ? io_open(path, O_WRONLY | O_CLOEXEC) : -1;
     if (kept == bytes) return STATUS_OK;
-    int failed = fd < 0 || io_ftruncate(fd, (off_t)kept) ? errno : 0;
-    if (fd >= 0) io_close(fd);
-    return failed ? error_system(err, STATUS_CHECKPOINT, failed, "cannot cut '%s'", path) : STATUS_OK;
+    if (fd >= 0 && io_ftruncate(fd, (off_t)kept) == 0) return STATUS_OK;
+    return error_system(err, STATUS_CHECKPOINT, errno, "cannot cut '%s'", path);
 }
 
 static enum status csv_write_row(const struct series *series, const char *row, struct error *err)

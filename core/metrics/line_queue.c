@@ -14,8 +14,7 @@ void line_queue_init(struct line_queue *queue, int fd, const char *path)
 
 void line_queue_release(struct line_queue *queue)
 {
-    free(queue->waiting);
-    queue->waiting = NULL;
+    free(TAKEN(queue->waiting));
 }
 
 static enum status write_waiting(struct line_queue *queue, struct error *err)

@@ -60,25 +60,20 @@ struct metrics {
 
 enum status metrics_open(const char *path, const struct metrics_history *past, struct metrics **out, struct error *err)
 {
-    enum status status;
     bool open_end, has_checkpoint = true;
-    struct metrics *metrics = memory_zeroed(1, sizeof *metrics);
+    RELEASED(metrics_drop) struct metrics *metrics = memory_zeroed(1, sizeof *metrics);
     metrics->path = memory_text(path);
     metrics->fd = -1;
     if (past)
-        TRY_GOTO(metrics_history_take(path, past, &open_end, &has_checkpoint, err));
+        TRY(metrics_history_take(path, past, &open_end, &has_checkpoint, err));
     else
-        TRY_GOTO(metrics_history_leave(path, err));
-    TRY_GOTO(fs_open_regular(path, O_RDWR | O_CREAT | O_APPEND, STATUS_CHECKPOINT, &metrics->fd, NULL, err));
+        TRY(metrics_history_leave(path, err));
+    TRY(fs_open_regular(path, O_RDWR | O_CREAT | O_APPEND, STATUS_CHECKPOINT, &metrics->fd, NULL, err));
     line_queue_init(&metrics->queue, metrics->fd, metrics->path);
-    if (past && open_end) TRY_GOTO(line_queue_add(&metrics->queue, "\n", 1, err));
-    if (!has_checkpoint)
-        TRY_GOTO(metrics_checkpoint(metrics, past->checkpoint, past->step, past->bytes, NAN, NAN, err));
-    *out = metrics;
+    if (past && open_end) TRY(line_queue_add(&metrics->queue, "\n", 1, err));
+    if (!has_checkpoint) TRY(metrics_checkpoint(metrics, past->checkpoint, past->step, past->bytes, NAN, NAN, err));
+    *out = TAKEN(metrics);
     return STATUS_OK;
-fail:
-    metrics_close(metrics);
-    return status;
 }
 
 void metrics_ask_owner(struct metrics *metrics, enum status (*still_owner)(void *owner, struct error *err), void *owner)
@@ -114,9 +109,8 @@ static enum status line_end(struct metrics *m, struct error *err)
 {
     fputs("}\n", m->line);
     fclose(m->line);
-    const enum status status = line_queue_add(&m->queue, m->text, m->bytes, err);
-    free(m->text);
-    return status;
+    OWNED char *text = m->text;
+    return line_queue_add(&m->queue, text, m->bytes, err);
 }
 
 enum { EXACT = 17, ROUGH = 6 }; /* digits */
@@ -140,9 +134,8 @@ static void metrics_put_real(FILE *out, const char *name, double value, int digi
 /* before"name":value (owned; NULL: null). */
 static void metrics_put_json(FILE *out, const char *before, const char *name, json_t *value)
 {
-    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(ROUGH));
+    OWNED char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(ROUGH));
     fprintf(out, "%s\"%s\":%s", before, name, text ? text : "null");
-    free(text);
     json_decref(value);
 }
 
@@ -366,7 +359,8 @@ enum status metrics_restart(struct metrics *metrics, int number, int64_t step, i
 /* Killed ranks may have left half a line at the file's end. */
 enum status metrics_gave_up(const char *path, int times, int64_t step, int code, const char *cause, struct error *err)
 {
-    char last = '\n', *text;
+    char last = '\n';
+    OWNED char *text = NULL;
     size_t bytes;
     struct stat facts;
     int fd;
@@ -378,7 +372,6 @@ enum status metrics_gave_up(const char *path, int times, int64_t step, int code,
     fputs("}\n", out);
     fclose(out);
     enum status status = fs_write(fd, path, text, bytes, STATUS_CHECKPOINT, err);
-    free(text);
     if (io_close(fd) != 0 && status == STATUS_OK)
         status = error_system(err, STATUS_CHECKPOINT, errno, "cannot close '%s'", path);
     return status;

@@ -42,6 +42,7 @@ struct step_metrics {
 enum status metrics_open(const char *path, const struct metrics_history *past, struct metrics **out, struct error *err);
 
 void metrics_close(struct metrics *metrics);
+RELEASER(metrics_drop, struct metrics, metrics_close)
 
 /* Sets the check that the file still belongs to this run (line_queue.h). */
 void metrics_ask_owner(struct metrics *m, enum status (*still_owner)(void *owner, struct error *err), void *owner);

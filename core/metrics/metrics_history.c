@@ -119,15 +119,14 @@ static void history_warn_of_losses(const char *path, const char *from, const cha
 static enum status rewrite(const char *path, const char *from, const struct metrics_history *history, struct error *err)
 {
     struct survey survey;
-    char *text;
+    OWNED char *text = NULL;
     size_t bytes;
     FILE *kept = memory_stream(&text, &bytes);
     enum status status = from ? read_history(from, history, kept, &survey, err) : STATUS_OK;
     fclose(kept);
-    if (status == STATUS_OK) status = metrics_keep(path, history->former, err);
-    if (status == STATUS_OK) status = fs_write_file(path, text, bytes, STATUS_CHECKPOINT, err);
-    free(text);
-    return status;
+    TRY(status);
+    TRY(metrics_keep(path, history->former, err));
+    return fs_write_file(path, text, bytes, STATUS_CHECKPOINT, err);
 }
 
 enum status metrics_history_take(const char *path, const struct metrics_history *history, bool *open_end,
@@ -201,7 +200,7 @@ static bool history_has(const char *path, int number, const struct metrics_check
 {
     char name[FS_PATH_MAX];
     bool has = false, same = true;
-    struct metrics_reader own, other = {.file = NULL};
+    RELEASED(metrics_reader_close) struct metrics_reader own = {.file = NULL}, other = {.file = NULL};
     *branch_step = 0;
     if (history_numbered(path, number, name, NULL) == STATUS_OK) metrics_reader_open(&other, name, NULL);
     metrics_reader_open(&own, path, NULL);
@@ -213,8 +212,6 @@ static bool history_has(const char *path, int number, const struct metrics_check
             json_integer_value(json_object_get(other.object, "bytes")) == line->bytes)
             has = true;
     }
-    metrics_reader_close(&own);
-    metrics_reader_close(&other);
     return has;
 }
 
@@ -225,14 +222,13 @@ static int history_highest_number(const char *path)
     size_t length = strlen(name);
     long highest = 0;
     fs_parent(path, folder);
-    DIR *entries = io_opendir(folder);
+    OWNED_DIR *entries = io_opendir(folder);
     for (struct dirent *entry; entries && (entry = io_readdir(entries));) {
         char *end = NULL;
         if (strncmp(entry->d_name, name, length) != 0 || entry->d_name[length] != '.') continue;
         long n = strtol(entry->d_name + length + 1, &end, 10);
         if (!*end && n > highest && n < INT_MAX) highest = n;
     }
-    if (entries) io_closedir(entries);
     return (int)highest;
 }
 

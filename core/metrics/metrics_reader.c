@@ -19,8 +19,7 @@ void metrics_reader_close(struct metrics_reader *reader)
 
 bool metrics_reader_next(struct metrics_reader *reader)
 {
-    json_decref(reader->object);
-    reader->object = NULL;
+    json_decref(TAKEN(reader->object));
     reader->step = 0;
     if (!reader->file) return false;
     struct slow_call call;

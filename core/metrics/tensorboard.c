@@ -87,7 +87,7 @@ static void add_checked(struct text *m, const void *data, size_t bytes)
 /* Writes an Event with one member that is set, and empties it. */
 static enum status write_event(struct tensorboard *t, int64_t step, int field, struct text *part, struct error *err)
 {
-    struct text event = {0}, record = {0};
+    RELEASED(text_release) struct text event = {0}, record = {0};
     const double wall = clock_seconds(CLOCK_REALTIME);
     proto_put_fixed(&event, EVENT_WALL_TIME, WIRE_64, &wall, sizeof wall);
     proto_put_integer(&event, EVENT_STEP, step);
@@ -96,10 +96,7 @@ static enum status write_event(struct tensorboard *t, int64_t step, int field, s
     const uint64_t length = event.count;
     add_checked(&record, &length, sizeof length);
     add_checked(&record, event.bytes, event.count);
-    enum status status = fs_write(t->fd, t->path, record.bytes, record.count, STATUS_CHECKPOINT, err);
-    text_release(&event);
-    text_release(&record);
-    return status;
+    return fs_write(t->fd, t->path, record.bytes, record.count, STATUS_CHECKPOINT, err);
 }
 
 /* ---- the file ------------------------------------------------------------ */

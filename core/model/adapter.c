@@ -90,7 +90,7 @@ void adapter_extend_table(struct tensor_table *table, const struct model_desc *d
                           const struct adapter_choice *choices, const struct adapter_choice *tied_head)
 {
     const struct adapter_base base = {desc, table, choices};
-    struct tensor_info *added = memory_zeroed(2 * ((size_t)table->num_tensors + 1), sizeof *added);
+    OWNED struct tensor_info *added = memory_zeroed(2 * ((size_t)table->num_tensors + 1), sizeof *added);
     int count = 0;
     for (int first = 0, next; first < table->num_tensors; first = next) { /* a fused group, or one tensor */
         bool joined = false;
@@ -115,7 +115,6 @@ void adapter_extend_table(struct tensor_table *table, const struct model_desc *d
     }
     tensor_table_freeze(table, is_left_frozen, (void *)(uintptr_t)choices, added, count);
     table->adapted = true;
-    free(added);
 }
 
 enum status adapter_apply(const struct adapter_settings *settings, const struct model_desc *desc,
@@ -123,9 +122,8 @@ enum status adapter_apply(const struct adapter_settings *settings, const struct 
 {
     struct adapter_choice tied_head = {.use = ADAPTER_NONE};
     if (!settings->on) return STATUS_OK;
-    struct adapter_choice *choices = memory_zeroed((size_t)table->num_tensors, sizeof *choices);
-    const enum status status = adapter_choose(settings, desc, table, choices, &tied_head, notices, err);
-    if (status == STATUS_OK) adapter_extend_table(table, desc, choices, &tied_head);
-    free(choices);
-    return status;
+    OWNED struct adapter_choice *choices = memory_zeroed((size_t)table->num_tensors, sizeof *choices);
+    TRY(adapter_choose(settings, desc, table, choices, &tied_head, notices, err));
+    adapter_extend_table(table, desc, choices, &tied_head);
+    return STATUS_OK;
 }

@@ -40,18 +40,6 @@ struct target_search {
 
 /* ---- expressions --------------------------------------------------------- */
 
-static void *target_take_memory(size_t bytes, void *context)
-{
-    (void)context;
-    return memory_alloc(bytes);
-}
-
-static void target_give_memory(void *memory, void *context)
-{
-    (void)context;
-    free(memory);
-}
-
 /* A user's text, a value of `key`, with what PEFT puts around it; whole: it has to match the whole name, as
  * re.fullmatch; else the beginning, as re.match. *number (or NULL): that of the last group, -1 without one. */
 struct target_expression {
@@ -60,13 +48,14 @@ struct target_expression {
     int64_t *number;
 };
 
-static int run_expression(const struct target_expression *e, pcre2_code *code, pcre2_general_context *memory,
-                          const char *name)
+static int run_expression(const struct target_expression *e, pcre2_code *code, const char *name)
 {
-    pcre2_match_data *data = pcre2_match_data_create_from_pattern(code, memory);
-    pcre2_match_context *context = pcre2_match_context_create(memory);
+    pcre2_match_data *data = pcre2_match_data_create_from_pattern(code, NULL);
+    pcre2_match_context *context = pcre2_match_context_create(NULL);
+    if (!data || !context) memory_exhausted(0);
     pcre2_set_match_limit(context, MATCH_STEPS);
     const int found = pcre2_match(code, (PCRE2_SPTR)name, strlen(name), 0, PCRE2_NO_UTF_CHECK, data, context);
+    if (found == PCRE2_ERROR_NOMEMORY) memory_exhausted(0);
     if (e->number)
         *e->number =
             found > 1 ? strtoll(name + pcre2_get_ovector_pointer(data)[2 * (size_t)(found - 1)], NULL, 10) : -1;
@@ -80,19 +69,16 @@ static enum status target_match(const struct target_search *s, const struct targ
 {
     int fault;
     size_t at;
-    char *text = memory_printf("%s%s%s", e->before, e->shown, e->after), why[128];
-    pcre2_general_context *memory = pcre2_general_context_create(target_take_memory, target_give_memory, NULL);
-    pcre2_compile_context *context = pcre2_compile_context_create(memory);
+    OWNED char *text = memory_printf("%s%s%s", e->before, e->shown, e->after);
+    char why[128];
     pcre2_code *code =
         pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED,
-                      PCRE2_UTF | PCRE2_ANCHORED | (e->whole ? PCRE2_ENDANCHORED : 0), &fault, &at, context);
-    const int found = code ? run_expression(e, code, memory, name) : PCRE2_ERROR_NOMATCH;
+                      PCRE2_UTF | PCRE2_ANCHORED | (e->whole ? PCRE2_ENDANCHORED : 0), &fault, &at, NULL);
+    const int found = code ? run_expression(e, code, name) : PCRE2_ERROR_NOMATCH;
     pcre2_code_free(code);
-    pcre2_compile_context_free(context);
-    pcre2_general_context_free(memory);
-    free(text);
     *matches = found >= 0;
     if (!code) {
+        if (fault == PCRE2_ERROR_HEAP_FAILED) memory_exhausted(0);
         pcre2_get_error_message(fault, (PCRE2_UCHAR *)why, sizeof why);
         return error_set(s->err, STATUS_USAGE, "'peft.%s': '%.200s' is not a regular expression (%s)", e->key, e->shown,
                          why);
@@ -599,10 +585,9 @@ static void note_unmatched(const struct target_search *s, const char *key, const
                            struct string_list *notices)
 {
     if (found) return;
-    char *line = memory_printf("'peft.%s': '%s' matches no module of this %s model, and has no effect", key, name,
-                               model_family_name(s->desc->family));
+    OWNED char *line = memory_printf("'peft.%s': '%s' matches no module of this %s model, and has no effect", key, name,
+                                     model_family_name(s->desc->family));
     string_list_add(notices, line);
-    free(line);
 }
 
 /* PEFT puts both names of a classifier's head into its files. */

@@ -7,10 +7,7 @@ void reader_fail(struct config_reader *reader, enum status code, const char *for
 {
     if (reader->status != STATUS_OK) return;
     char text[1024];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
+    WITH_ARGS(format, vsnprintf(text, sizeof text, format, args));
     if (reader->spec && code == STATUS_DATA) code = STATUS_USAGE;
     reader->status = error_set(reader->err, code, "%s: %s", reader->where, text);
 }
@@ -34,9 +31,8 @@ const json_t *reader_get(const struct config_reader *reader, const char *key)
 
 const char *reader_show(const json_t *value, char out[64])
 {
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
+    OWNED char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(15));
     snprintf(out, 64, "%.60s", text ? text : "?");
-    free(text);
     return out;
 }
 
@@ -83,21 +79,16 @@ const char *reader_string(struct config_reader *reader, const char *key, const c
 void config_notice(struct model_desc *desc, const char *format, ...)
 {
     char line[512];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(line, sizeof line, format, args);
-    va_end(args);
+    WITH_ARGS(format, vsnprintf(line, sizeof line, format, args));
     string_list_add(&desc->notices, line);
 }
 
 bool reader_value_is(const json_t *value, const char *wanted)
 {
-    json_t *other = json_loads(wanted, JSON_DECODE_ANY, NULL);
+    json_auto_t *other = json_loads(wanted, JSON_DECODE_ANY, NULL);
     ASSERT(other);
-    bool same = json_is_number(value) && json_is_number(other) ? json_number_value(value) == json_number_value(other)
-                                                               : json_equal(value, other);
-    json_decref(other);
-    return same;
+    return json_is_number(value) && json_is_number(other) ? json_number_value(value) == json_number_value(other)
+                                                          : json_equal(value, other);
 }
 
 bool reader_is_null(const struct config_reader *reader, const char *key)

@@ -30,16 +30,13 @@ enum status end_tokens_read(const char *dir, const json_t *config, struct end_to
 {
     enum { MAX_BYTES = 1 << 20 };
     char path[FS_PATH_MAX];
-    json_t *object;
+    json_auto_t *object = NULL;
     *tokens = (struct end_tokens){.begin = -1};
     if (dir) TRY(fs_join(path, dir, "generation_config.json", STATUS_DATA, err));
     if (!dir || !fs_exists(path)) return add_ids(tokens, config, "config.json", err);
     TRY(fs_read_json(path, MAX_BYTES, 0, &object, err));
-    const enum status status = json_is_object(object)
-                                   ? add_ids(tokens, object, "generation_config.json", err)
-                                   : error_set(err, STATUS_DATA, "'%s' is not a JSON object", PRINTABLE(path));
-    json_decref(object);
-    return status;
+    return json_is_object(object) ? add_ids(tokens, object, "generation_config.json", err)
+                                  : error_set(err, STATUS_DATA, "'%s' is not a JSON object", PRINTABLE(path));
 }
 
 bool end_tokens_have(const struct end_tokens *tokens, int64_t id)

@@ -729,8 +729,8 @@ static enum status read_whole_config(const json_t *config, bool spec, const char
                                      struct error *err)
 {
     struct config_reader reader = {config, NULL, spec, where, "", NULL, err, STATUS_OK};
-    json_t *text = model_multimodal_text(&reader);
-    char *part = memory_printf("%s%s", where, json_object_get(config, "text_config") ? ": text_config" : "");
+    json_auto_t *text = model_multimodal_text(&reader);
+    OWNED char *part = memory_printf("%s%s", where, json_object_get(config, "text_config") ? ": text_config" : "");
     memset(desc, 0, sizeof *desc);
     if (reader.status == STATUS_OK)
         reader.status = read_config(text ? text : config, spec, text ? part : where, desc, err);
@@ -747,8 +747,6 @@ static enum status read_whole_config(const json_t *config, bool spec, const char
         json_decref(desc->source);
         desc->source = json_deep_copy(config);
     }
-    json_decref(text);
-    free(part);
     return reader.status;
 }
 
@@ -775,10 +773,8 @@ static enum status find_config(const char *path, char file[FS_PATH_MAX], struct 
 {
     size_t size;
     TRY(fs_join(file, path, "config.json", STATUS_DATA, err));
-    char *kept = kept_files_read(file, &size);
-    const bool in_folder = kept || fs_is_dir(path);
-    free(kept);
-    if (in_folder) return STATUS_OK;
+    OWNED char *kept = kept_files_read(file, &size);
+    if (kept || fs_is_dir(path)) return STATUS_OK;
     if (snprintf(file, FS_PATH_MAX, "%s", path) >= FS_PATH_MAX)
         return error_set(err, STATUS_DATA, "path too long: '%.200s…'", path);
     return STATUS_OK;
@@ -794,25 +790,22 @@ enum status model_desc_keep(const char *path, struct error *err)
 enum status model_desc_load(const char *path, struct model_desc *desc, struct error *err)
 {
     memset(desc, 0, sizeof *desc);
-    char file[FS_PATH_MAX], *text;
+    char file[FS_PATH_MAX];
     size_t size;
     TRY(find_config(path, file, err));
     if (config_is_adapter(path, file)) {
         error_set(err, STATUS_USAGE, "'%s' holds a LoRA adapter (adapter_config.json), not a model", path);
         return error_hint(err, "model.adapter takes it, and model.pretrained the folder of its base model");
     }
-    text = kept_files_read(file, &size);
+    OWNED char *text = kept_files_read(file, &size);
     if (!text && !fs_exists(path) && model_folder_is_name(path)) return model_folder_missing(path, STATUS_DATA, err);
     if (!text && fs_read_file(file, 1 << 20, STATUS_DATA, &text, &size, err) != STATUS_OK)
         return error_hint(err, "a Hugging Face model folder holds config.json");
     json_error_t parse;
-    json_t *config = json_loadb(text, size, JSON_REJECT_DUPLICATES, &parse);
-    free(text);
+    json_auto_t *config = json_loadb(text, size, JSON_REJECT_DUPLICATES, &parse);
     if (!config)
         return error_set(err, STATUS_DATA, "%s:%d:%d: not valid JSON: %s", file, parse.line, parse.column, parse.text);
-    enum status status = model_desc_from_json(config, file, desc, err);
-    json_decref(config);
-    return status;
+    return model_desc_from_json(config, file, desc, err);
 }
 
 void model_desc_release(struct model_desc *desc)

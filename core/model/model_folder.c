@@ -32,15 +32,13 @@ static bool folder_revision(const char *model, char revision[128])
 {
     char path[FS_PATH_MAX];
     struct error err;
-    char *text;
+    OWNED char *text = NULL;
     size_t size;
     if (fs_join(path, model, "refs/main", STATUS_DATA, &err) != STATUS_OK ||
         fs_read_file(path, 4096, STATUS_DATA, &text, &size, &err) != STATUS_OK)
         return false;
     text[strcspn(text, " \r\n")] = '\0';
-    const bool good = *text && *text != '.' && !strchr(text, '/') && snprintf(revision, 128, "%s", text) < 128;
-    free(text);
-    return good;
+    return *text && *text != '.' && !strchr(text, '/') && snprintf(revision, 128, "%s", text) < 128;
 }
 
 bool model_folder_find(const char *name, char folder[FS_PATH_MAX])

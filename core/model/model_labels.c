@@ -70,9 +70,8 @@ enum status model_desc_classify(struct model_desc *desc, int64_t num_labels, str
     desc->logit_softcap = 0;
     model_desc_class(desc, class);
     json_object_set_new(desc->source, "architectures", json_pack("[s]", class));
-    json_t *names = default_label_names(num_labels);
+    json_auto_t *names = default_label_names(num_labels);
     set_names(desc, names);
-    json_decref(names);
     label_padding(desc);
     string_list_add(&desc->notices, desc->pooler ? "the head 'classifier' starts from random values (run.seed)"
                                                  : "the head 'score' starts from random values (run.seed)");
@@ -90,9 +89,8 @@ enum status model_desc_check_causal(const struct model_desc *desc, struct error 
 enum status model_desc_name_labels(struct model_desc *desc, const json_t *id2label, struct error *err)
 {
     const json_t *have = json_object_get(desc->source, "id2label");
-    json_t *unnamed = default_label_names(desc->num_labels);
+    json_auto_t *unnamed = default_label_names(desc->num_labels);
     bool free = !have || json_equal(have, unnamed), same = have && json_equal(have, id2label);
-    json_decref(unnamed);
     ASSERT(desc->num_labels > 0);
     if ((int64_t)json_object_size(id2label) != desc->num_labels)
         return error_set(err, STATUS_USAGE,

@@ -52,8 +52,8 @@ json_t *model_multimodal_text(struct config_reader *reader)
     while (type && facts < end && strcmp(type, facts->type) != 0) facts++;
     if (!type || facts == end) return NULL;
     multimodal_check(reader, facts);
-    json_t *text = json_deep_copy(json_is_object(part) ? part : config),
-           *defaults = json_loads(facts->defaults, 0, NULL);
+    json_auto_t *defaults = json_loads(facts->defaults, 0, NULL);
+    json_t *text = json_deep_copy(json_is_object(part) ? part : config);
     if (!facts->chosen || !json_object_get(text, "model_type"))
         json_object_set_new(text, "model_type", json_string(facts->family));
     json_object_del(text, "architectures");
@@ -62,7 +62,6 @@ json_t *model_multimodal_text(struct config_reader *reader)
         if (json_object_get(config, shared[i]) && !json_is_true(json_object_get(text, shared[i])))
             json_object_set(text, shared[i], json_object_get(config, shared[i]));
     json_object_update_missing(text, defaults);
-    json_decref(defaults);
     return text;
 }
 

@@ -233,13 +233,12 @@ static void read_both(struct config_reader *reader, const struct rope_facts *fac
     else if (types && scaling)
         reader_fail(reader, STATUS_DATA, "rope_scaling and rope_parameters contradict each other; hint: remove one");
     if (reader->status != STATUS_OK) return;
-    json_t *absent = gemma4 && !full ? json_loads(GEMMA4_ROPE, 0, NULL) : NULL;
+    json_auto_t *absent = gemma4 && !full ? json_loads(GEMMA4_ROPE, 0, NULL) : NULL;
     read_rope(reader, facts, types ? "rope_parameters.full_attention" : "rope_scaling",
               absent  ? absent
               : types ? full
                       : scaling,
               theta, desc, &desc->rope);
-    json_decref(absent);
     read_rope(reader, facts, "rope_parameters.sliding_attention", local, local_theta, desc, &desc->local_rope);
 }
 
@@ -277,13 +276,12 @@ static void read_ropes(struct config_reader *reader, const struct rope_facts *fa
     }
     const char *key = scaling ? "rope_scaling" : "rope_parameters";
     const char *base = desc->family == FAMILY_GPT_NEOX ? "rotary_emb_base" : "rope_theta";
-    json_t *absent = desc->family == FAMILY_MINISTRAL3 ? json_loads(MINISTRAL3_ROPE, 0, NULL)
-                     : desc->family == FAMILY_GPT_OSS  ? json_loads(GPT_OSS_ROPE, 0, NULL)
-                                                       : NULL;
+    json_auto_t *absent = desc->family == FAMILY_MINISTRAL3 ? json_loads(MINISTRAL3_ROPE, 0, NULL)
+                          : desc->family == FAMILY_GPT_OSS  ? json_loads(GPT_OSS_ROPE, 0, NULL)
+                                                            : NULL;
     const json_t *given = reader_get(reader, key);
     read_rope(reader, facts, key, given ? given : absent, reader_positive(reader, base, facts->theta), desc,
               &desc->rope);
-    json_decref(absent);
 }
 
 void model_rope_read(struct config_reader *reader, const struct rope_facts *facts, struct model_desc *desc)

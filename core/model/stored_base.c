@@ -166,15 +166,15 @@ enum { STORED_PIECE = 1 << 18 }; /* elements at a time; whole blocks */
 static enum status stored_quantize(const struct tensor_info *info, const struct stored_tensor *stored, int tensor,
                                    const struct stored_source *source, uint8_t *out, struct error *err)
 {
-    enum status status = STATUS_OK;
     const int64_t blocks = stored_blocks(info->numel, stored->block);
     uint8_t *codes = out + stored->begin[STORED_CODES], *scale_codes = out + stored->begin[STORED_SCALES];
-    float *piece = memory_alloc(STORED_PIECE * sizeof *piece), *map = (void *)(out + stored->begin[STORED_MAP]);
-    float *scales = stored->nested ? memory_alloc((size_t)blocks * sizeof *scales) : (void *)scale_codes;
+    OWNED float *piece = memory_alloc(STORED_PIECE * sizeof *piece);
+    OWNED float *apart = stored->nested ? memory_alloc((size_t)blocks * sizeof *apart) : NULL;
+    float *scales = apart ? apart : (void *)scale_codes, *map = (void *)(out + stored->begin[STORED_MAP]);
     ASSERT(stored->format == QUANTIZED_NF4 && stored->block == NF4_BLOCK && stored->nested_block == NF4_NESTED_BLOCK);
     for (int64_t at = 0; at < info->numel; at += STORED_PIECE) {
         const int64_t n = min64(info->numel - at, STORED_PIECE);
-        TRY_END(source->values(source->context, tensor, at, n, piece, err));
+        TRY(source->values(source->context, tensor, at, n, piece, err));
         for (int64_t i = 0; i < n; i++) piece[i] = dtype_rounded(piece[i], stored->dtype);
         nf4_encode(piece, n, at + n == info->numel, codes + at / 2, scales + at / NF4_BLOCK);
     }
@@ -183,10 +183,7 @@ static enum status stored_quantize(const struct tensor_info *info, const struct 
         nf4_encode_scales(scales, blocks, map, (void *)(out + stored->begin[STORED_OFFSET]), scale_codes,
                           (void *)(out + stored->begin[STORED_NESTED_SCALES]));
     }
-end:
-    if (stored->nested) free(scales);
-    free(piece);
-    return status;
+    return STATUS_OK;
 }
 
 enum status stored_tensor_read(const struct tensor_info *info, const struct stored_tensor *stored, int tensor,
@@ -205,17 +202,14 @@ enum status stored_tensor_read(const struct tensor_info *info, const struct stor
 static enum status stored_read_plain(const struct stored_tensor *stored, int tensor, const struct stored_source *source,
                                      int64_t first, int64_t count, uint8_t *out, struct error *err)
 {
-    enum status status = STATUS_OK;
-    float *piece = stored->dtype == DTYPE_F32 ? NULL : memory_alloc(STORED_PIECE * sizeof *piece);
+    OWNED float *piece = stored->dtype == DTYPE_F32 ? NULL : memory_alloc(STORED_PIECE * sizeof *piece);
     for (int64_t at = 0; at < count; at += STORED_PIECE) {
         const int64_t n = min64(count - at, STORED_PIECE);
         void *to = out + at * (int64_t)dtype_size(stored->dtype);
-        TRY_END(source->values(source->context, tensor, first + at, n, piece ? piece : to, err));
+        TRY(source->values(source->context, tensor, first + at, n, piece ? piece : to, err));
         for (int64_t i = 0; piece && i < n; i++) dtype_store(to, i, piece[i], stored->dtype);
     }
-end:
-    free(piece);
-    return status;
+    return STATUS_OK;
 }
 
 enum status stored_unit_read(const struct tensor_table *table, int unit, const struct stored_source *source,
@@ -234,11 +228,9 @@ enum status stored_unit_read(const struct tensor_table *table, int unit, const s
             TRY(stored_read_plain(stored, t, source, from / size, (to - from) / size, at, err));
             continue;
         }
-        uint8_t *whole = memory_alloc((size_t)end);
-        const enum status status = stored_tensor_read(&table->tensors[t], stored, t, source, whole, err);
+        OWNED uint8_t *whole = memory_alloc((size_t)end);
+        TRY(stored_tensor_read(&table->tensors[t], stored, t, source, whole, err));
         memcpy(at, whole + from, (size_t)(to - from));
-        free(whole);
-        TRY(status);
     }
     return STATUS_OK;
 }
@@ -275,14 +267,13 @@ void stored_values(const struct tensor_info *info, const struct stored_tensor *s
 {
     const struct dequantize_args args = stored_dequantize(info, stored, bytes, DTYPE_F32, NULL);
     const int64_t unit = dequantize_elements(&args);
-    float *values = memory_alloc((size_t)unit * sizeof *values);
+    OWNED float *values = memory_alloc((size_t)unit * sizeof *values);
     for (int64_t at = first; at < first + count;) { /* units that the range has a part of */
         const int64_t begin = at / unit * unit, end = min64(begin + unit, first + count);
         dequantize_unit(&args, at / unit, values);
         memcpy(out + (at - first), values + (at - begin), (size_t)(end - at) * sizeof *out);
         at = end;
     }
-    free(values);
 }
 
 static bool stored_same_tensor(const struct tensor_table *a, const struct tensor_table *b, int ta, int tb)

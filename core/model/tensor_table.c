@@ -709,6 +709,15 @@ const struct tensor_info *tensor_find(const struct tensor_table *table, int unit
     return tensor_find_part(table, unit, role, PART_BASE);
 }
 
+const char *shape_text(int ndim, const int64_t *shape, char text[SHAPE_TEXT])
+{
+    int used = 0;
+    for (int d = 0; d < ndim; d++)
+        used += snprintf(text + used, SHAPE_TEXT - (size_t)used, "%s%" PRId64, d ? ", " : "(", shape[d]);
+    snprintf(text + used, SHAPE_TEXT - (size_t)used, ndim ? ")" : "()");
+    return text;
+}
+
 const struct tensor_info *tensor_at(const struct tensor_table *table, int unit, int64_t offset)
 {
     ASSERT(unit >= 0 && unit < table->num_units && offset >= 0);

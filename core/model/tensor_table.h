@@ -242,6 +242,10 @@ const struct tensor_info *tensor_find(const struct tensor_table *table, int unit
 const struct tensor_info *tensor_find_part(const struct tensor_table *table, int unit, enum tensor_role role,
                                            enum tensor_part part);
 
+/* "(768, 2304)" */
+enum { SHAPE_TEXT = 192 };
+const char *shape_text(int ndim, const int64_t *shape, char text[SHAPE_TEXT]);
+
 /* The first unit of those acquired that has a tensor that is trained: backward ends there. */
 int tensor_table_first_trained(const struct tensor_table *table);
 

@@ -48,7 +48,7 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
             key->offset == offsetof(struct spec_full, spec.scheduler.total_steps) && !full->given_total_steps;
         if (spec_auto_is_derived(full, key)) /* from the model, which is compared by itself */
             continue;
-        json_t *now = follows ? NULL : spec_key_fetch(full, key), *usual = compare_value_before(spec, key);
+        json_auto_t *now = follows ? NULL : spec_key_fetch(full, key), *usual = compare_value_before(spec, key);
         const json_t *was = json_object_get(stored, key->path);
         if (key->offset == offsetof(struct spec_full, spec.model.train_pad_token)) { /* "auto" is false */
             json_decref(now);
@@ -65,8 +65,6 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
         } else if (!same) {
             add_spec_difference(&report->notices, key->path, "", was, now, false);
         }
-        json_decref(usual);
-        json_decref(now);
     }
     return errors ? STATUS_USAGE : STATUS_OK;
 }

@@ -38,12 +38,10 @@ static bool data_has(const struct spec_node *list, const char *text)
 /* "data/alpaca" for "tatsu-lab/alpaca" and "sets/alpaca.jsonl.gz", with a number if another set has the name. */
 static const char *data_shards(struct data_sets *sets, const char *input, const struct spec_node *list)
 {
-    size_t length = strlen(input);
+    size_t length, used = 0;
+    const char *base = fs_last_part(input, &length);
     char *name = spec_arena_alloc(sets->c->ctx->arena, length + 1);
-    while (length > 1 && input[length - 1] == '/') length--;
-    const char *base = fs_base_name(spec_arena_copy(sets->c->ctx->arena, input, length));
-    size_t used = 0;
-    for (; *base && *base != '.'; base++)
+    for (const char *end = base + length; base < end && *base != '.'; base++)
         name[used++] = strchr(" \t\n'\"*?[]{}$\\", *base) || (unsigned char)*base < 0x20 ? '-' : *base;
     const char *prefix = convert_text(sets->c, "data/%s", used ? name : "train");
     const char *found = prefix;

@@ -13,10 +13,8 @@ struct spec_node *convert_take(struct convert *c, const char *name)
 
 char *convert_text(struct convert *c, const char *format, ...)
 {
-    va_list args;
-    va_start(args, format);
-    char *text = spec_arena_vprintf(c->ctx->arena, format, args);
-    va_end(args);
+    char *text;
+    WITH_ARGS(format, text = spec_arena_vprintf(c->ctx->arena, format, args));
     return text;
 }
 
@@ -215,10 +213,7 @@ void convert_mark(struct spec_node *node, int source)
 
 void convert_note(struct convert *c, const char *format, ...)
 {
-    va_list args;
-    va_start(args, format);
-    string_list_add(c->notes, spec_arena_vprintf(c->ctx->arena, format, args));
-    va_end(args);
+    WITH_ARGS(format, string_list_add(c->notes, spec_arena_vprintf(c->ctx->arena, format, args)));
 }
 
 void convert_nothing(struct convert *c, const char *name)

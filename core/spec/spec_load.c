@@ -190,11 +190,10 @@ static void add_pairs(json_t *pairs, const struct spec_node *mapping, const char
     for (const struct spec_node *node = mapping->first; node; node = node->next) {
         const bool section = node->kind == NODE_MAPPING;
         OWNED char *key = memory_printf("%s%s%s", prefix, node->key, section ? "." : ""), *value = NULL;
-        size_t bytes;
         if (section) {
             add_pairs(pairs, node, key);
         } else {
-            FILE *out = memory_stream(&value, &bytes);
+            FILE *out = memory_stream(&value, NULL);
             put_pair_value(out, node);
             fclose(out);
             json_object_set_new(pairs, key, json_string(value));

@@ -93,8 +93,7 @@ void spec_print_help(FILE *out)
 static json_t *spec_printed(const struct spec_key *key, void (*print)(FILE *out, const struct spec_key *key))
 {
     OWNED char *text = NULL;
-    size_t size;
-    FILE *out = memory_stream(&text, &size);
+    FILE *out = memory_stream(&text, NULL);
     print(out, key);
     fclose(out);
     return json_string(text);

@@ -45,10 +45,8 @@ char *spec_arena_vprintf(struct spec_arena *arena, const char *format, va_list a
 
 char *spec_arena_printf(struct spec_arena *arena, const char *format, ...)
 {
-    va_list args;
-    va_start(args, format);
-    char *text = spec_arena_vprintf(arena, format, args);
-    va_end(args);
+    char *text;
+    WITH_ARGS(format, text = spec_arena_vprintf(arena, format, args));
     return text;
 }
 
@@ -95,19 +93,13 @@ static void tree_problem_add(struct spec_context *ctx, struct spec_problems *pro
 
 void *spec_error(struct spec_context *ctx, struct spec_pos pos, const char *format, ...)
 {
-    va_list args;
-    va_start(args, format);
-    tree_problem_add(ctx, &ctx->errors, pos, format, args);
-    va_end(args);
+    WITH_ARGS(format, tree_problem_add(ctx, &ctx->errors, pos, format, args));
     return NULL;
 }
 
 void spec_notice(struct spec_context *ctx, struct spec_pos pos, const char *format, ...)
 {
-    va_list args;
-    va_start(args, format);
-    tree_problem_add(ctx, &ctx->notices, pos, format, args);
-    va_end(args);
+    WITH_ARGS(format, tree_problem_add(ctx, &ctx->notices, pos, format, args));
 }
 
 const char *spec_pos_text(struct spec_context *ctx, struct spec_pos pos)

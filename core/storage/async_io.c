@@ -70,17 +70,13 @@ static enum status start_engine(struct async_io *io, int depth, struct error *er
 
 enum status async_io_new(const struct aio_settings *settings, struct async_io **out, struct error *err)
 {
-    enum status status;
     ASSERT(settings->block_size > 0 && settings->queue_depth > 0 && settings->queue_depth <= ASYNC_IO_DEPTH_MAX);
     *out = NULL;
-    struct async_io *io = memory_zeroed(1, sizeof *io);
+    RELEASED(async_io_drop) struct async_io *io = memory_zeroed(1, sizeof *io);
     io_queue_init(&io->queue, round_up(settings->block_size, ASYNC_IO_ALIGN));
-    TRY_GOTO(start_engine(io, (int)settings->queue_depth, err));
-    *out = io;
+    TRY(start_engine(io, (int)settings->queue_depth, err));
+    *out = TAKEN(io);
     return STATUS_OK;
-fail:
-    async_io_free(io);
-    return status;
 }
 
 void async_io_free(struct async_io *io)

@@ -45,6 +45,7 @@ struct io_request {
 enum status async_io_new(const struct aio_settings *settings, struct async_io **io, struct error *err);
 /* Waits until all requests are done; may be NULL. */
 void async_io_free(struct async_io *io);
+RELEASER(async_io_drop, struct async_io, async_io_free)
 
 /* For the log: "io_uring, …" or "8 threads with pread and pwrite (…)". Valid while io lives. */
 const char *async_io_engine(const struct async_io *io);

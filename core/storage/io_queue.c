@@ -31,9 +31,7 @@ void io_queue_add(struct io_queue *queue, struct io_request *request, const stru
 
 void io_queue_end(struct io_queue *queue)
 {
-    LOCKED(&queue->mutex);
-    queue->end = true;
-    pthread_cond_broadcast(&queue->arrived);
+    thread_tell(&queue->end, &queue->mutex, &queue->arrived);
 }
 
 /* Blocks end at multiples of the block size in the request, so that only its last one may be shorter. */
@@ -81,19 +79,17 @@ bool io_queue_moved(struct io_queue *queue, struct io_block *block, int64_t resu
         block->data += moved;
         block->offset += moved;
         block->bytes -= moved;
-        pthread_mutex_lock(&queue->mutex);
+        LOCKED(&queue->mutex);
         block->request->pending -= moved;
-        pthread_mutex_unlock(&queue->mutex);
         return true;
     }
     struct io_request *request = block->request;
-    pthread_mutex_lock(&queue->mutex);
+    LOCKED(&queue->mutex);
     if (code && (!request->code || block->offset < request->failed_at)) {
         request->code = code;
         request->failed_at = block->offset;
     }
     request->pending -= block->bytes;
     if (request->pending == 0) pthread_cond_broadcast(&queue->done);
-    pthread_mutex_unlock(&queue->mutex);
     return false;
 }

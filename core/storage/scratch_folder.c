@@ -37,7 +37,7 @@ static int delete_folder(const char *path, int *files)
     char entry[FS_PATH_MAX];
     int code = 0;
     *files = 0;
-    DIR *folder = io_opendir(path);
+    OWNED_DIR *folder = io_opendir(path);
     if (!folder) return errno;
     struct dirent *e;
     while ((e = io_readdir(folder))) {
@@ -50,7 +50,6 @@ static int delete_folder(const char *path, int *files)
     }
     if (!code) /* of the listing: what it did not name still needs the lock */
         code = errno;
-    io_closedir(folder);
     if (!code && fs_join(entry, path, LOCK_NAME, STATUS_DEVICE, NULL) == STATUS_OK && FAULT(REMOVE, io_remove(entry)) &&
         errno != ENOENT)
         code = errno;
@@ -77,12 +76,12 @@ static int take_folder_lock(const char *path, int flags)
 static void sweep_scratch(const char *path)
 {
     char entry[FS_PATH_MAX];
-    DIR *folder = io_opendir(path);
+    OWNED_DIR *folder = io_opendir(path);
     for (struct dirent *e; folder && (e = io_readdir(folder));) {
         if (strncmp(e->d_name, PREFIX, sizeof PREFIX - 1) != 0 ||
             fs_join(entry, path, e->d_name, STATUS_DEVICE, NULL) != STATUS_OK)
             continue;
-        int fd = take_folder_lock(entry, O_RDWR);
+        RELEASED(fs_close) int fd = take_folder_lock(entry, O_RDWR);
         if (fd < 0) {
             if (errno == ENOENT) /* killed before it had a lock */
                 io_remove(entry);
@@ -93,9 +92,7 @@ static void sweep_scratch(const char *path)
             log_info("deleted '%s', which a process that ended early has left", entry);
         else if (code && code != ENOENT)
             log_warn("cannot delete '%s', which a process that ended early has left: %s", entry, strerror(code));
-        io_close(fd);
     }
-    if (folder) io_closedir(folder);
 }
 
 /* One attempt; *again: another process has taken the folder for an abandoned one. */
@@ -139,23 +136,16 @@ enum status scratch_folder_check(const char *path, struct error *err)
 
 enum status scratch_folder_new(const char *path, int rank, struct scratch_folder **out, struct error *err)
 {
-    enum status status;
     bool again = true;
     *out = NULL;
     TRY(scratch_folder_check(path, err));
     sweep_scratch(path);
-    struct scratch_folder *folder = memory_zeroed(1, sizeof *folder);
+    RELEASED(scratch_folder_drop) struct scratch_folder *folder = memory_zeroed(1, sizeof *folder);
     folder->lock_fd = -1;
-    for (int i = 0; i < TRIES && again; i++) TRY_GOTO(make_scratch_folder(folder, path, rank, &again, err));
-    if (again) {
-        status = error_set(err, STATUS_DEVICE, "cannot make a folder in '%s': others delete it each time", path);
-        goto fail;
-    }
-    *out = folder;
+    for (int i = 0; i < TRIES && again; i++) TRY(make_scratch_folder(folder, path, rank, &again, err));
+    if (again) return error_set(err, STATUS_DEVICE, "cannot make a folder in '%s': others delete it each time", path);
+    *out = TAKEN(folder);
     return STATUS_OK;
-fail:
-    scratch_folder_free(folder);
-    return status;
 }
 
 void scratch_folder_free(struct scratch_folder *folder)
@@ -179,14 +169,12 @@ const char *scratch_folder_path(const struct scratch_folder *folder)
 /* Writes zeros where a file system cannot reserve space: the file grows until the disk is full or all is there. */
 static enum status scratch_fill_zeros(int fd, const char *path, int64_t bytes, struct error *err)
 {
-    enum status status = STATUS_OK;
-    void *zeros = memory_zeroed(1, FILL_BYTES);
-    for (int64_t at = 0; at < bytes && status == STATUS_OK; at += FILL_BYTES) {
+    OWNED void *zeros = memory_zeroed(1, FILL_BYTES);
+    for (int64_t at = 0; at < bytes; at += FILL_BYTES) {
         int64_t rest = bytes - at;
-        status = fs_write(fd, path, zeros, (size_t)(rest < FILL_BYTES ? rest : FILL_BYTES), STATUS_DEVICE, err);
+        TRY(fs_write(fd, path, zeros, (size_t)(rest < FILL_BYTES ? rest : FILL_BYTES), STATUS_DEVICE, err));
     }
-    free(zeros);
-    return status;
+    return STATUS_OK;
 }
 
 static enum status reserve(struct scratch_file *file, int64_t bytes, struct error *err)
@@ -219,29 +207,24 @@ static void open_direct(struct scratch_file *file, int64_t bytes)
 {
     int fd = bytes < ASYNC_IO_ALIGN ? -1 : io_open(file->path, O_RDWR | O_CLOEXEC | O_DIRECT);
     file->direct = fd >= 0 && scratch_takes_direct(fd);
-    int unused = file->direct ? file->fd : fd;
+    fs_close(file->direct ? &file->fd : &fd);
     if (file->direct) file->fd = fd;
-    if (unused >= 0) io_close(unused);
 }
 
 enum status scratch_file_new(const struct scratch_folder *folder, const char *name, int64_t bytes,
                              struct scratch_file *file, struct error *err)
 {
-    enum status status;
     char path[FS_PATH_MAX];
     *file = (struct scratch_file){.fd = -1};
     TRY(fs_join(path, folder->path, name, STATUS_DEVICE, err));
     file->path = memory_text(path);
     file->fd = io_open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (file->fd < 0) {
-        status = error_system(err, STATUS_DEVICE, errno, "cannot make '%s'", path);
-        goto fail;
-    }
-    TRY_GOTO(reserve(file, bytes, err));
-    open_direct(file, bytes);
-    return STATUS_OK;
-fail:
-    scratch_file_release(file);
+    const enum status status =
+        file->fd < 0 ? error_system(err, STATUS_DEVICE, errno, "cannot make '%s'", path) : reserve(file, bytes, err);
+    if (status == STATUS_OK)
+        open_direct(file, bytes);
+    else
+        scratch_file_release(file);
     return status;
 }
 

@@ -21,6 +21,7 @@ enum status scratch_folder_check(const char *path, struct error *err);
 enum status scratch_folder_new(const char *path, int rank, struct scratch_folder **folder, struct error *err);
 /* Deletes the folder and everything in it, with a warning if that fails; its files must be closed. May be NULL. */
 void scratch_folder_free(struct scratch_folder *folder);
+RELEASER(scratch_folder_drop, struct scratch_folder, scratch_folder_free)
 const char *scratch_folder_path(const struct scratch_folder *folder);
 
 struct scratch_file {

@@ -7,10 +7,7 @@ void added_tokens_add(struct added_tokens *tokens, struct added_token token)
 {
     const int32_t index = (int32_t)tokens->count;
     int32_t node = token.normalized;
-    if (tokens->count == tokens->room) {
-        tokens->room = tokens->room ? 2 * tokens->room : 16;
-        tokens->items = memory_resize(tokens->items, tokens->room * sizeof *tokens->items);
-    }
+    tokens->items = memory_grow(tokens->items, tokens->count, sizeof *tokens->items);
     tokens->items[tokens->count++] = token;
     text_table_add(&tokens->by_content, token.content, strlen(token.content))->value = index;
     text_table_add(&tokens->by_id, &token.id, sizeof token.id)->value = index;

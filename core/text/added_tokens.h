@@ -20,7 +20,7 @@ struct added_token {
 /* {0} is empty. Everything is owned. */
 struct added_tokens {
     struct added_token *items; /* in the order of the file */
-    size_t count, room;
+    size_t count;
     struct text_table by_content, by_id; /* indices of items */
     /* Two tries: nodes by the one before them and a byte; the roots are the numbers of the sets. */
     struct text_table edges;

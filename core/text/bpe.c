@@ -59,7 +59,7 @@ void bpe_add_token(struct bpe *bpe, const char *text, size_t bytes, int32_t id)
 
 bool bpe_index(struct bpe *bpe, int32_t *twice)
 {
-    struct text mapped = {0};
+    RELEASED(text_release) struct text mapped = {0};
     bpe->by_id = memory_zeroed((size_t)bpe->size + 1, sizeof *bpe->by_id);
     for (size_t i = 0; i < bpe->tokens.slots; i++) {
         const struct text_entry *entry = &bpe->tokens.entries[i];
@@ -73,7 +73,6 @@ bool bpe_index(struct bpe *bpe, int32_t *twice)
         bpe_add_mapped(&mapped, &(char){(char)byte}, 1);
         bpe->byte_ids[byte] = text_table_find(&bpe->tokens, mapped.bytes, mapped.count);
     }
-    text_release(&mapped);
     return true;
 }
 

@@ -19,7 +19,6 @@ static const char no_spaces[] =
     "\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}";
 
 struct pattern {
-    pcre2_general_context *memory;
     pcre2_code *code;
 };
 
@@ -282,18 +281,6 @@ static enum status pattern_translate(struct translator *t)
 
 /* ---- PCRE2 --------------------------------------------------------------- */
 
-static void *pattern_take_memory(size_t bytes, void *context)
-{
-    (void)context;
-    return memory_alloc(bytes);
-}
-
-static void pattern_give_memory(void *memory, void *context)
-{
-    (void)context;
-    free(memory);
-}
-
 static enum status compile(const struct translator *t, struct pattern *pattern)
 {
     char text[128];
@@ -303,11 +290,10 @@ static enum status compile(const struct translator *t, struct pattern *pattern)
     if (strtol(text, NULL, 10) < UNICODE_OLDEST)
         return error_set(t->err, STATUS_USAGE, "this PCRE2 has Unicode %s; hint: version 10.39 or later has Unicode 14",
                          text);
-    pcre2_compile_context *context = pcre2_compile_context_create(pattern->memory);
     pattern->code = pcre2_compile((PCRE2_SPTR)t->out.bytes, t->out.count, PCRE2_UTF | PCRE2_ANCHORED | PCRE2_DOTALL,
-                                  &fault, &at, context);
-    pcre2_compile_context_free(context);
+                                  &fault, &at, NULL);
     if (pattern->code) return STATUS_OK;
+    if (fault == PCRE2_ERROR_HEAP_FAILED) memory_exhausted(0);
     pcre2_get_error_message(fault, (PCRE2_UCHAR *)text, sizeof text);
     return fault == PCRE2_ERROR_PATTERN_TOO_LARGE ? pattern_not_known(t, "too many parts") : pattern_broken(t, text);
 }
@@ -319,7 +305,6 @@ enum status pattern_compile(const char *expression, struct pattern **out, struct
     if (utf8_check(expression, bytes) < bytes) return pattern_broken(&t, "it is not UTF-8");
     if (bytes > MAX_BYTES) return pattern_not_known(&t, "more than 8192 bytes");
     struct pattern *pattern = memory_zeroed(1, sizeof *pattern);
-    pattern->memory = pcre2_general_context_create(pattern_take_memory, pattern_give_memory, NULL);
     pattern_emit(&t, ".*?("); /* one search of PCRE2 tries all places, so that they share the number of steps */
     enum status status = pattern_translate(&t);
     pattern_emit(&t, ")");
@@ -336,7 +321,6 @@ void pattern_free(struct pattern *pattern)
 {
     if (!pattern) return;
     pcre2_code_free(pattern->code);
-    pcre2_general_context_free(pattern->memory);
     free(pattern);
 }
 
@@ -344,15 +328,17 @@ void pattern_free(struct pattern *pattern)
 
 static int find_match(const struct pattern *p, const char *text, size_t count, size_t at, size_t *start, size_t *end)
 {
-    pcre2_match_data *data = pcre2_match_data_create(2, p->memory);
-    pcre2_match_context *context = pcre2_match_context_create(p->memory);
+    pcre2_match_data *data = pcre2_match_data_create(2, NULL);
+    pcre2_match_context *context = pcre2_match_context_create(NULL);
     const size_t steps = STEPS + STEPS_PER_BYTE * count;
+    if (!data || !context) memory_exhausted(0);
     pcre2_set_match_limit(context, steps < UINT32_MAX ? (uint32_t)steps : UINT32_MAX);
     const int found = pcre2_match(p->code, (PCRE2_SPTR)text, count, at, PCRE2_NO_UTF_CHECK, data, context);
     if (found > 0) {
         *start = pcre2_get_ovector_pointer(data)[2];
         *end = pcre2_get_ovector_pointer(data)[3];
     }
+    if (found == PCRE2_ERROR_NOMEMORY) memory_exhausted(0);
     pcre2_match_context_free(context);
     pcre2_match_data_free(data);
     return found;

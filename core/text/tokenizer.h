@@ -28,6 +28,7 @@ struct tokenizer;
  * SentencePiece, WordPiece, Unigram, …); STATUS_DATA: a file is damaged or unreadable. */
 enum status tokenizer_folder_open(const char *path, struct tokenizer **out, struct error *err);
 void tokenizer_free(struct tokenizer *tokenizer); /* NULL: nothing */
+RELEASER(tokenizer_drop, struct tokenizer, tokenizer_free)
 
 /* Whether a folder has files of a tokenizer, also of one that this reader does not know. */
 bool tokenizer_folder_has(const char *folder);

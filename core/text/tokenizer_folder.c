@@ -48,8 +48,7 @@ static enum status read_folder_json(const char *folder, const char *name, size_t
     }
     TRY(fs_read_json(path, MAX_FILE, flags, out, err));
     if (json_is_object(*out)) return STATUS_OK;
-    json_decref(*out);
-    *out = NULL;
+    json_decref(TAKEN(*out));
     return error_set(err, STATUS_DATA, "'%s' is not a JSON object", PRINTABLE(path));
 }
 

@@ -27,10 +27,7 @@ static enum status tokenizer_refuse_part(const struct source *source, const char
 __attribute__((format(printf, 2, 3))) static enum status damaged(const struct source *source, const char *format, ...)
 {
     char text[512];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
+    WITH_ARGS(format, vsnprintf(text, sizeof text, format, args));
     return error_set(source->err, STATUS_DATA, "'%s' is no tokenizer: %s", source->where, PRINTABLE(text));
 }
 
@@ -372,11 +369,8 @@ static enum status read_parts(const struct source *source, const json_t *json, s
 enum status tokenizer_from_json(const json_t *json, const char *where, struct tokenizer **out, struct error *err)
 {
     struct source source = {.where = where, .err = err};
-    struct tokenizer *tokenizer = memory_zeroed(1, sizeof *tokenizer);
-    enum status status = read_parts(&source, json, tokenizer);
-    if (status == STATUS_OK)
-        *out = tokenizer;
-    else
-        tokenizer_free(tokenizer);
-    return status;
+    RELEASED(tokenizer_drop) struct tokenizer *tokenizer = memory_zeroed(1, sizeof *tokenizer);
+    TRY(read_parts(&source, json, tokenizer));
+    *out = TAKEN(tokenizer);
+    return STATUS_OK;
 }

@@ -116,17 +116,16 @@ const int unicode_newer_count = COUNT_OF(unicode_newer);
 
 /* ---- categories ---------------------------------------------------------- */
 
+static int compare_with_run(const void *key, const void *entry)
+{
+    const uint32_t point = *(const uint32_t *)key;
+    const struct unicode_run *run = entry;
+    return point < run->first ? -1 : point > run->last;
+}
+
 static const struct unicode_run *find_newer(uint32_t point)
 {
-    int low = 0, high = unicode_newer_count;
-    while (low < high) {
-        const int middle = (low + high) / 2;
-        if (unicode_newer[middle].last < point)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < unicode_newer_count && unicode_newer[low].first <= point ? &unicode_newer[low] : NULL;
+    return bsearch(&point, unicode_newer, COUNT_OF(unicode_newer), sizeof *unicode_newer, compare_with_run);
 }
 
 /* Like "Lu". */

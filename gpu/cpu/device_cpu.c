@@ -66,7 +66,7 @@ static void *cpu_worker_main(void *argument)
 #ifdef _OPENMP
     omp_set_num_threads(1); /* the cores belong to the compute stream */
 #endif
-    pthread_mutex_lock(&s->mutex);
+    LOCKED(&s->mutex);
     for (;;) {
         while (s->head == s->tail && !s->stop) pthread_cond_wait(&s->work, &s->mutex);
         if (s->head == s->tail) break;
@@ -77,7 +77,6 @@ static void *cpu_worker_main(void *argument)
         s->head++;
         pthread_cond_broadcast(&s->room);
     }
-    pthread_mutex_unlock(&s->mutex);
     return NULL;
 }
 
@@ -132,10 +131,7 @@ static void cpu_stream_free(struct stream *stream)
 {
     struct cpu_stream *s = cpu_stream_of(stream);
     if (s->worker) {
-        pthread_mutex_lock(&s->mutex);
-        s->stop = true;
-        pthread_cond_signal(&s->work);
-        pthread_mutex_unlock(&s->mutex);
+        thread_tell(&s->stop, &s->mutex, &s->work);
         pthread_join(s->thread, NULL);
         pthread_mutex_destroy(&s->mutex);
         pthread_cond_destroy(&s->work);

@@ -17,11 +17,8 @@ bool device_cuda_is_built(void)
 
 bool device_cuda_available(char *why)
 {
-    struct slow_call slow; /* a driver that no process uses initialises every GPU of the machine */
-    heartbeat_slow_begin(&slow, "starting the GPU driver", NULL, -1);
-    bool available = device_cuda_probe(why);
-    heartbeat_slow_end(&slow);
-    return available;
+    SLOW("starting the GPU driver", NULL, -1); /* one that no process uses initialises every GPU of the machine */
+    return device_cuda_probe(why);
 }
 
 int device_cuda_list(unsigned char (*uuids)[DEVICE_UUID_BYTES], int most)

@@ -41,7 +41,7 @@ struct simulated_graph {
     struct graph base; /* first */
     struct stream *stream;
     struct op_estimate *ops; /* owned */
-    size_t count, room;
+    size_t count;
 };
 
 struct simulated_event {
@@ -65,10 +65,7 @@ static void count_time(struct simulated_device *d, enum time_kind kind, int laun
 
 static void keep_estimate(struct simulated_graph *graph, const struct op_estimate *estimate)
 {
-    if (graph->count == graph->room) {
-        graph->room = 2 * graph->room + 16;
-        graph->ops = memory_resize(graph->ops, graph->room * sizeof *graph->ops);
-    }
+    graph->ops = memory_grow(graph->ops, graph->count, sizeof *graph->ops);
     graph->ops[graph->count++] = *estimate;
 }
 

@@ -50,18 +50,13 @@ static enum status name_number(void *context, struct read_ahead_piece *piece, st
     assert_int_equal(n->naming, 1);
     assert_int_equal(piece->number, n->named);
     assert_true(!n->in_turn || n->reading == 0);
-    *(int64_t *)piece->place = -n->named;
+    piece->index = -n->named;
+    piece->in_turn = n->in_turn;
     enum status status =
         n->named == n->unknown ? error_set(err, STATUS_CHECKPOINT, "no number %d", (int)n->unknown) : STATUS_OK;
     n->named++;
     leave(n, &n->naming);
     return status;
-}
-
-static bool number_in_turn(void *context, const struct read_ahead_piece *piece)
-{
-    (void)piece;
-    return ((struct numbers *)context)->in_turn;
 }
 
 static enum status fetch_number(void *context, struct read_ahead_piece *piece, struct error *err)
@@ -97,7 +92,7 @@ static enum status fetch_again(void *context, struct read_ahead_piece *piece, en
 static void release_number(void *context, struct read_ahead_piece *piece)
 {
     struct numbers *n = context;
-    assert_int_equal(*(int64_t *)piece->place, -piece->number);
+    assert_int_equal(piece->index, -piece->number);
     n->released++;
 }
 
@@ -108,9 +103,7 @@ static struct read_ahead *begin(int64_t pieces, int users)
     struct error err;
     const struct read_ahead_source source = {.context = &numbers,
                                              .buffer_bytes = BUFFER,
-                                             .place_bytes = sizeof(int64_t),
                                              .next = name_number,
-                                             .in_turn = number_in_turn,
                                              .read = fetch_number,
                                              .again = fetch_again,
                                              .release = release_number};
