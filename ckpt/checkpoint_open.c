@@ -174,7 +174,7 @@ static enum status open_entry(struct checkpoint_list *list, const char *dir, int
 static enum status open_newest(const char *dir, struct verifier full, struct checkpoint **out, bool *again,
                                struct error *err)
 {
-    struct checkpoint_list list = {.count = 0};
+    RELEASED(checkpoint_list_release) struct checkpoint_list list = {.count = 0};
     struct error damage, failure; /* err is touched only if none is found */
     *again = false;
     TRY(checkpoint_list_update(&list, dir, false, err));
@@ -213,7 +213,6 @@ static enum status open_newest(const char *dir, struct verifier full, struct che
     *again = status == STATUS_CHECKPOINT && (*again || list.changed);
     if (status == STATUS_CHECKPOINT && !*again && !error_is_unreadable(&failure))
         hint_checkpoint_aside(dir, list.count > 0, &failure);
-    checkpoint_list_release(&list);
     if (status != STATUS_OK && err) *err = failure;
     return status;
 }

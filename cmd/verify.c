@@ -19,7 +19,7 @@ static enum verify_outcome verify_one(const char *folder, bool listed, struct er
 {
     for (int i = 0; i < CHECKPOINT_TRIES; i++) {
         struct stat before;
-        struct checkpoint *checkpoint;
+        RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
         bool there, is_checkpoint;
         if (fs_find_dir(folder, &there, STATUS_CHECKPOINT, err) != STATUS_OK) return OUTCOME_UNREAD;
         if (!checkpoint_identify(folder, &before)) break;
@@ -29,7 +29,6 @@ static enum verify_outcome verify_one(const char *folder, bool listed, struct er
         else if (checkpoint_open(folder, true, &checkpoint, err) == STATUS_OK) {
             printf("ok       %s: step %" PRId64 ", %d rank%s, %" PRId64 " bytes\n", PRINTABLE(folder),
                    checkpoint->position.step, checkpoint->world, PLURAL(checkpoint->world), checkpoint->bytes);
-            checkpoint_close(checkpoint);
             return OUTCOME_OK;
         }
         if (checkpoint_is_still(folder, &before)) return error_is_unreadable(err) ? OUTCOME_UNREAD : OUTCOME_DAMAGED;

@@ -45,15 +45,13 @@ char *kept_files_read(const char *path, size_t *bytes)
         at = text_at + record.text_bytes;
         if (record.path_bytes != path_bytes) continue;
         OWNED char *name = memory_alloc(path_bytes);
-        char *text = memory_alloc((size_t)record.text_bytes + 1);
-        const bool found = kept_read_at(fd, name, path_bytes, name_at) && !memcmp(name, path, path_bytes) &&
-                           kept_read_at(fd, text, record.text_bytes, text_at);
-        if (found) {
+        OWNED char *text = memory_alloc((size_t)record.text_bytes + 1);
+        if (kept_read_at(fd, name, path_bytes, name_at) && !memcmp(name, path, path_bytes) &&
+            kept_read_at(fd, text, record.text_bytes, text_at)) {
             text[record.text_bytes] = '\0';
             *bytes = record.text_bytes;
-            return text;
+            return TAKEN(text);
         }
-        free(text);
     }
     return NULL;
 }

@@ -295,10 +295,9 @@ static void write_file(const struct autotune_cache *cache)
     int fresh = 0;
     for (int i = 0; i < cache->count; i++) fresh += is_new(cache, &cache->entries[i]);
     if (fresh == 0) return;
-    char *text = print_file(cache, is_kept);
+    OWNED char *text = print_file(cache, is_kept);
     if (fs_write_file(cache->path, text, strlen(text), STATUS_DEVICE, &err) != STATUS_OK)
         log_warn("%s; kernels are measured again next time", err.text);
-    free(text);
 }
 
 /* ---- configs of another process ------------------------------------------ */

@@ -36,7 +36,7 @@ static void *open_library_below(struct search *search, const char *folder, const
     if (!folder || !*folder) return NULL;
     glob_t found;
     void *handle = NULL;
-    char *start = library_literal(folder), *pattern = memory_printf("%s%s/%s", start, below, search->file);
+    OWNED char *start = library_literal(folder), *pattern = memory_printf("%s%s/%s", start, below, search->file);
     int rc = glob(pattern, 0, NULL, &found);
     if (rc == GLOB_NOSPACE) memory_exhausted(0);
     for (size_t i = 0; rc == 0 && !handle && i < found.gl_pathc; i++) {
@@ -46,8 +46,6 @@ static void *open_library_below(struct search *search, const char *folder, const
         search->refused = search->refused || !handle;
     }
     if (rc == 0) globfree(&found);
-    free(start);
-    free(pattern);
     return handle;
 }
 
@@ -66,12 +64,11 @@ static void check_named_library(const char *list)
     pthread_mutex_unlock(&mutex);
     while (!known && *list) {
         const size_t length = strcspn(list, ":");
-        char *folder = memory_printf("%.*s", (int)length, list);
+        OWNED char *folder = memory_printf("%.*s", (int)length, list);
         if (length && (stat(folder, &info) != 0 || !S_ISDIR(info.st_mode)))
             log_warn(
                 "ZTRAIN_CUDA_LIBRARIES: there is no folder '%s'; ztrain searches the other places for the libraries",
                 folder);
-        free(folder);
         list += length + (list[length] == ':');
     }
 }
@@ -83,10 +80,9 @@ static void *open_named_library(struct search *search)
     if (list) check_named_library(list);
     while (list && *list && !handle && !search->refused) {
         size_t length = strcspn(list, ":");
-        char *folder = memory_printf("%.*s", (int)length, list);
+        OWNED char *folder = memory_printf("%.*s", (int)length, list);
         handle = open_library_below(search, folder, "");
         if (!handle && !search->refused) handle = open_library_below(search, folder, IN_PACKAGES);
-        free(folder);
         list += length + (list[length] == ':');
     }
     return handle;
@@ -97,10 +93,8 @@ static char *library_python_prefix(void)
 {
     for (const char *path = getenv("PATH"); path && *path;) {
         size_t length = strcspn(path, ":");
-        char *program = memory_printf("%.*s/python3", (int)length, path);
-        bool there = access(program, X_OK) == 0;
-        free(program);
-        if (there) return memory_printf("%.*s/..", (int)length, path);
+        OWNED char *program = memory_printf("%.*s/python3", (int)length, path);
+        if (access(program, X_OK) == 0) return memory_printf("%.*s/..", (int)length, path);
         path += length + (path[length] == ':');
     }
     return NULL;
@@ -109,14 +103,12 @@ static char *library_python_prefix(void)
 static void *open_packaged_library(struct search *search)
 {
     const char *home = getenv("HOME");
-    char *python = library_python_prefix(), *local = memory_printf("%s/.local", home ? home : "");
+    OWNED char *python = library_python_prefix(), *local = memory_printf("%s/.local", home ? home : "");
     const char *const prefixes[] = {getenv("VIRTUAL_ENV"), getenv("CONDA_PREFIX"), python,
                                     home ? local : NULL,   "/usr/local",           "/usr"};
     void *handle = open_library_below(search, getenv("CONDA_PREFIX"), "/lib");
     for (size_t i = 0; !handle && i < COUNT_OF(prefixes); i++)
         handle = open_library_below(search, prefixes[i], IN_PREFIX);
-    free(python);
-    free(local);
     return handle;
 }
 

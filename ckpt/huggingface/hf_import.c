@@ -61,10 +61,9 @@ struct huggingface_reader {
 
 static enum status read_index(struct huggingface_reader *import, const char *path, struct error *err)
 {
-    json_t *index;
+    json_auto_t *index = NULL;
     TRY(fs_read_json(path, MAX_INDEX_BYTES, 0, &index, err));
     import->weight_map = json_incref(json_object_get(index, "weight_map"));
-    json_decref(index);
     if (!json_is_object(import->weight_map) || json_object_size(import->weight_map) == 0)
         return error_set(err, STATUS_DATA, "%s: weight_map must be an object with tensor names", path);
 

@@ -114,15 +114,13 @@ bool engine_probe_mask(const struct run_spec *spec)
 
 enum status engine_count_labels(const struct run_spec *spec, int64_t *labels, struct error *err)
 {
-    struct train_sources sources;
-    enum status status = train_sources_open(spec, INT32_MAX, &sources, err);
+    RELEASED(train_sources_release) struct train_sources sources = {0};
     *labels = 0;
-    for (int i = 0; status == STATUS_OK && i < sources.count; i++) {
+    TRY(train_sources_open(spec, INT32_MAX, &sources, err));
+    for (int i = 0; i < sources.count; i++) {
         const int64_t its = sources.items[i].labels->classes;
         *labels = its > *labels ? its : *labels;
     }
-    train_sources_release(&sources);
-    TRY(status);
     if (*labels < 2)
         return error_set(err, STATUS_DATA,
                          "all documents of data.train have the label 0: a classifier needs two labels or more; hint: "

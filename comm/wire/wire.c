@@ -210,15 +210,12 @@ enum status wire_listen(struct wire_address *address, int *listener, struct erro
 enum status wire_server_new(const struct wire_self *self, int listener, struct wire_server **server, struct error *err)
 {
     ASSERT(listener >= 0);
-    struct wire_server *s = memory_zeroed(1, sizeof *s);
+    RELEASED(wire_server_drop) struct wire_server *s = memory_zeroed(1, sizeof *s);
     struct epoll_event event = {.events = EPOLLIN};
     *s = (struct wire_server){.self = *self, .listener = listener, .epoll = epoll_create1(EPOLL_CLOEXEC)};
-    if (s->epoll < 0 || sodium_init() < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, listener, &event) != 0) {
-        error_set(err, STATUS_DEVICE, "cannot set up a listener: %s", strerror(errno));
-        wire_server_free(s);
-        return STATUS_DEVICE;
-    }
-    *server = s;
+    if (s->epoll < 0 || sodium_init() < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, listener, &event) != 0)
+        return error_set(err, STATUS_DEVICE, "cannot set up a listener: %s", strerror(errno));
+    *server = TAKEN(s);
     return STATUS_OK;
 }
 

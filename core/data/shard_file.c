@@ -156,14 +156,11 @@ enum status shard_digests_check(const struct shard_file *idx, int64_t at, const 
     int64_t list = at + (int64_t)sizeof head;
     for (size_t i = 0; i < COUNT_OF(ends); i++) {
         if (head.sizes[i] == 0) continue;
-        char *path = memory_printf("%.*s%s", prefix, bin->path, ends[i]);
-        struct shard_file closed = {.path = fs_is_absent(path) ? NULL : path, .fd = -1};
+        OWNED char *path = memory_printf("%.*s%s", prefix, bin->path, ends[i]);
+        RELEASED(shard_file_close) struct shard_file closed = {.path = fs_is_absent(path) ? NULL : path, .fd = -1};
         const struct shard_file *file = i == 0 ? bin : i == 1 ? mask : &closed;
-        enum status status = file == &closed && closed.path ? shard_file_open(&closed, err) : STATUS_OK;
-        if (status == STATUS_OK) status = compare_file(idx, list, path, file, head.sizes[i], blocks, seed, err);
-        shard_file_close(&closed);
-        free(path);
-        TRY(status);
+        if (file == &closed && closed.path) TRY(shard_file_open(&closed, err));
+        TRY(compare_file(idx, list, path, file, head.sizes[i], blocks, seed, err));
         list += (int64_t)shard_blocks_of(head.sizes[i]) * DIGEST;
     }
     return STATUS_OK;

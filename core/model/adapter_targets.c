@@ -369,7 +369,7 @@ static enum status move_targets(struct target_search *s)
     bool found[OLD_COUNT] = {false};
     if (!old) return STATUS_OK;
     if (s->settings->all_linear || s->settings->target_modules.expression) TRY(list_leaves(s, old));
-    struct string_list given = s->targets;
+    RELEASED(string_list_release) struct string_list given = s->targets;
     s->targets = (struct string_list){0};
     for (int i = 0; i < given.count; i++) {
         const int k = old_target(old, given.items[i]);
@@ -377,7 +377,6 @@ static enum status move_targets(struct target_search *s)
                         k < OLD_COUNT ? OLD_PARAMETERS[k] : given.items[i]);
         if (k < OLD_COUNT) found[k] = true;
     }
-    string_list_release(&given);
     s->doubled = found[OLD_GATE] && found[OLD_UP];
     if (found[OLD_GATE] == found[OLD_UP]) return STATUS_OK;
     return error_set(s->err, STATUS_USAGE,

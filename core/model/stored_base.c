@@ -134,7 +134,7 @@ static struct stored_tensor stored_plain(const struct tensor_info *tensor, enum 
 
 void stored_base_lay_out(struct tensor_table *table, enum dtype compute, const struct stored_settings *settings)
 {
-    struct stored_tensor *all = memory_zeroed((size_t)table->num_tensors, sizeof *all);
+    OWNED struct stored_tensor *all = memory_zeroed((size_t)table->num_tensors, sizeof *all);
     bool any = false;
     ASSERT(!table->stored);
     table->word = (int64_t)dtype_size(compute);
@@ -153,10 +153,7 @@ void stored_base_lay_out(struct tensor_table *table, enum dtype compute, const s
         unit->stored_bytes = needed ? bytes : 0;
         any = any || needed;
     }
-    if (any)
-        table->stored = all;
-    else
-        free(all);
+    if (any) table->stored = TAKEN(all);
 }
 
 /* ---- reading ------------------------------------------------------------- */

@@ -558,7 +558,7 @@ static bool is_of_part(const struct tensor_info *tensor, int part)
 static void split_experts(struct tensor_table *table)
 {
     static const char *const names[UNIT_PARTS] = {"", ", gate_up", ", down"};
-    struct tensor_table old = *table;
+    RELEASED(tensor_table_release) struct tensor_table old = *table;
     table->units = memory_zeroed(UNIT_PARTS * (size_t)old.num_units, sizeof *table->units);
     table->tensors = memory_zeroed((size_t)old.num_tensors, sizeof *table->tensors);
     table->num_tensors = 0;
@@ -579,7 +579,6 @@ static void split_experts(struct tensor_table *table)
         }
     }
     for (int i = 0; i < table->num_tensors; i++) table->tensors[i].number = i;
-    tensor_table_release(&old);
 }
 
 void tensor_table_build_for(const struct model_desc *desc, bool moment_blocks, struct tensor_table *table)
@@ -627,7 +626,7 @@ static bool is_kept_frozen(const struct tensor_info *tensor, int frozen)
 void tensor_table_freeze(struct tensor_table *table, bool (*is_frozen)(void *context, const struct tensor_info *tensor),
                          void *context, const struct tensor_info *added, int num_added)
 {
-    struct tensor_table old = *table;
+    RELEASED(tensor_table_release) struct tensor_table old = *table;
     ASSERT(old.num_frozen == 0);
     table->units = memory_zeroed(2 * (size_t)old.num_units, sizeof *table->units);
     table->tensors = memory_zeroed((size_t)(old.num_tensors + num_added), sizeof *table->tensors);
@@ -650,7 +649,6 @@ void tensor_table_freeze(struct tensor_table *table, bool (*is_frozen)(void *con
         table->units[u].frozen = table->num_units++;
         table->num_frozen++;
     }
-    tensor_table_release(&old);
 }
 
 void tensor_table_release(struct tensor_table *table)

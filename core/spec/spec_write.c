@@ -121,7 +121,7 @@ void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
         bool is_auto = key->size && (length || spec_auto_is_derived(full, key));
         /* always: Muon has other defaults than the table, set_muon_defaults() */
         bool muon = full->spec.optimizer.type == OPTIMIZER_MUON && key->optimizers & 1u << OPTIMIZER_MUON;
-        json_t *value = key->size ? spec_key_fetch(full, key) : NULL;
+        json_auto_t *value = key->size ? spec_key_fetch(full, key) : NULL;
         if (!value && !is_auto) continue;
         if (all || is_auto || muon || key->flags & KEY_ALWAYS || !spec_key_is_default(key, value)) {
             int level = spec_open_sections(out, key->path, previous);
@@ -141,7 +141,6 @@ void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
             }
             fputc('\n', out);
         }
-        json_decref(value);
     }
 }
 
