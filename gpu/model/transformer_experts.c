@@ -375,12 +375,8 @@ static void router_backward(const struct pass *pass, const struct unit *unit, st
     t->device->ops->route_bwd(pass->stream, &args);
     const struct linear_bwd_weight_args weight =
         linear_bwd_weight_args(t, unit, router.product, pass->M, t->router_logits, x);
-    linear_weight_gradient(pass, &weight);
-    if (adapter_of(t, unit->index, router.product)) adapter_backward(pass, unit, router.product, 0, &weight, dx, true);
-    struct linear_bwd_input_args input =
-        linear_bwd_input_args(t, unit, router.product, pass->M, dx, t->router_logits, NULL);
-    input.accumulate = true;
-    t->device->ops->linear_bwd_input(pass->stream, &input);
+    linear_run_backward(pass, unit, router.product, 0, &weight,
+                        linear_bwd_input_args(t, unit, router.product, pass->M, dx, t->router_logits, NULL), true);
 }
 
 /* ---- forward ------------------------------------------------------------- */

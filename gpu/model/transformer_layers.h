@@ -12,8 +12,13 @@ struct linear_bwd_weight_args linear_bwd_weight_args(const struct transformer *t
 struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, const struct unit *unit,
                                                    enum linear which, int64_t M, void *dx, const void *dy, void *aux);
 
-/* Enqueues the gradient of a weight and its bias, unless they are frozen: both, or only the bias. */
-void linear_weight_gradient(const struct pass *pass, const struct linear_bwd_weight_args *args);
+/* A product for the pass's rows from `first` on, with what the adapters of its matrix add; unit: the one with these.
+ * Backward: the gradients of the weight and its bias, unless they are frozen (both, or only the bias), then, unless dx
+ * is NULL, dx = what goes back, or += with `adds`. */
+void linear_run(const struct pass *pass, const struct unit *unit, enum linear which, int64_t first,
+                const struct linear_fwd_args *args);
+void linear_run_backward(const struct pass *pass, const struct unit *unit, enum linear which, int64_t first,
+                         const struct linear_bwd_weight_args *weight, struct linear_bwd_input_args input, bool adds);
 
 /* y = x · W + bias. The up product has an `aux`: y = gelu(aux), aux = x · W + bias; or in a gated MLP aux is SwiGLU or
  * GeGLU of y, unless transformer_gates_again(). */
