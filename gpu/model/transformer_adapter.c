@@ -379,14 +379,8 @@ bool adapter_experts_input(const struct pass *pass, const struct unit *unit, enu
 static void adapter_look_up(const struct pass *pass, const struct unit *unit, const struct tensor_info *a)
 {
     const struct transformer *t = pass->transformer;
-    struct embedding_fwd_args args = {.dtype = t->dtype,
-                                      .M = pass->M,
-                                      .C = a->shape[1],
-                                      .out = t->lora_xa,
-                                      .tokens = pass->batch.tokens,
-                                      .positions = pass->batch.positions,
-                                      .wte = adapter_param(pass, unit, a),
-                                      .scale = t->embedding_scale * (float)a->lora_scale};
+    const struct embedding_fwd_args args = embedding_fwd_args(
+        pass, a->shape[1], t->lora_xa, adapter_param(pass, unit, a), t->embedding_scale * (float)a->lora_scale);
     if (!pass->announces) t->device->ops->embedding_fwd(pass->stream, &args);
 }
 
@@ -409,18 +403,8 @@ void adapter_embed_backward(const struct pass *pass, const struct unit *unit, co
     adapter_look_up(pass, unit, a);
     const struct linear_bwd_weight_args weight = lora_bwd_weight(pass, unit, b, 0, pass->M, dout, t->lora_xa);
     const struct linear_bwd_input_args input = lora_bwd_input(pass, unit, b, pass->M, t->lora_dxa, dout);
-    struct embedding_bwd_args rows = {.dtype = t->dtype,
-                                      .M = pass->M,
-                                      .C = a->shape[1],
-                                      .V = t->V,
-                                      .P = t->config.desc->max_positions,
-                                      .dwte = adapter_grad(unit, a),
-                                      .accumulate_wte = unit->to.adds,
-                                      .dout = t->lora_dxa,
-                                      .tokens = pass->batch.tokens,
-                                      .positions = pass->batch.positions,
-                                      .scale = t->embedding_scale * (float)a->lora_scale,
-                                      .padding = model_desc_untrained_token(t->config.desc)};
+    const struct embedding_bwd_args rows = embedding_bwd_args(pass, unit, a->shape[1], adapter_grad(unit, a),
+                                                              t->lora_dxa, t->embedding_scale * (float)a->lora_scale);
     PASS_PRODUCT(pass, bwd_weight, &weight);
     PASS_PRODUCT(pass, bwd_input, &input);
     if (!pass->announces) t->device->ops->embedding_bwd(pass->stream, &rows);

@@ -442,16 +442,10 @@ static void block_share_gradient(const struct pass *pass, const struct block_buf
     bool first = true;
     for (const struct layer_desc *after = layer + 1; after < layers + t->L; after++)
         first &= after->kv_source != layer->kv_source;
-    struct accumulate_args args = {.dst_dtype = DTYPE_F32,
-                                   .src_dtype = t->dtype,
-                                   .n = pass->M * 2 * layer->num_kv_heads * layer->head_dim,
-                                   .dst = source->dkv,
-                                   .src = t->dkv,
-                                   .scale = 1,
-                                   .accumulate = !first};
-    t->device->ops->accumulate(pass->stream, &args);
+    const int64_t n = pass->M * 2 * layer->num_kv_heads * layer->head_dim;
+    accumulate_to(pass, n, source->dkv, DTYPE_F32, t->dkv, t->dtype, 1, !first);
     if (source != b) return;
-    const struct cast_args sum = {t->dtype, DTYPE_F32, args.n, t->dkv, source->dkv};
+    const struct cast_args sum = {t->dtype, DTYPE_F32, n, t->dkv, source->dkv};
     t->device->ops->cast(pass->stream, &sum);
 }
 
@@ -623,15 +617,8 @@ static const void *block_scaled_gradient(const struct pass *pass)
 {
     const struct transformer *t = pass->transformer;
     if (t->config.desc->residual_multiplier == 1) return t->dres;
-    struct accumulate_args args = {
-        .dst_dtype = t->dtype,
-        .src_dtype = t->dtype,
-        .n = pass->M * t->C,
-        .dst = t->dbranch,
-        .src = t->dres,
-        .scale = (float)t->config.desc->residual_multiplier,
-    };
-    t->device->ops->accumulate(pass->stream, &args);
+    accumulate_to(pass, pass->M * t->C, t->dbranch, t->dtype, t->dres, t->dtype,
+                  (float)t->config.desc->residual_multiplier, false);
     return t->dbranch;
 }
 
@@ -640,17 +627,7 @@ static void block_take_row_sums(const struct pass *pass, const struct unit *unit
 {
     const struct transformer *t = pass->transformer;
     const struct row_sums sums = bias_sums(t, unit, which);
-    if (!sums.to) return;
-    struct accumulate_args args = {
-        .dst_dtype = DTYPE_F32,
-        .src_dtype = DTYPE_F32,
-        .n = t->C,
-        .dst = sums.to,
-        .src = t->dres_sums,
-        .scale = 1,
-        .accumulate = sums.accumulate,
-    };
-    t->device->ops->accumulate(pass->stream, &args);
+    if (sums.to) accumulate_to(pass, t->C, sums.to, DTYPE_F32, t->dres_sums, DTYPE_F32, 1, sums.accumulate);
 }
 
 /* The gradient of the output of `which`, the o or down matrix, from dres; with norms after it, also that of its bias.

@@ -256,14 +256,7 @@ static void experts_return(const struct pass *pass, const struct block_buffers *
     combine_routed(pass, b, t->all_tokens, weights ? b->all_weights : NULL, false);
     const struct token_exchange sums = exchange_of(t, true, t->all_tokens, t->token_sums, t->C, t->dtype);
     pass->verbs->exchange(pass->verbs->self, &sums, 1, pass->stream);
-    const struct accumulate_args add = {.dst_dtype = t->dtype,
-                                        .src_dtype = DTYPE_F32,
-                                        .n = pass->M * t->C,
-                                        .dst = y,
-                                        .src = t->token_sums,
-                                        .scale = 1,
-                                        .accumulate = accumulate};
-    if (pass->M > 0) t->device->ops->accumulate(pass->stream, &add);
+    if (pass->M > 0) accumulate_to(pass, pass->M * t->C, y, t->dtype, t->token_sums, DTYPE_F32, 1, accumulate);
 }
 
 /* From dweights of all ranks' tokens to those of this rank's, with the part of the biases of down. */

@@ -203,6 +203,13 @@ void norm_backward(const struct pass *pass, const struct unit *unit, struct norm
     t->device->ops->norm_bwd(pass->stream, &args);
 }
 
+void accumulate_to(const struct pass *pass, int64_t n, void *dst, enum dtype dst_dtype, const void *src,
+                   enum dtype src_dtype, float scale, bool adds)
+{
+    const struct accumulate_args args = {dst_dtype, src_dtype, n, dst, src, scale, adds};
+    pass->transformer->device->ops->accumulate(pass->stream, &args);
+}
+
 void add_rows(const struct pass *pass, void *y, const void *a, const void *b, const void *factor)
 {
     const struct transformer *t = pass->transformer;

@@ -37,6 +37,10 @@ struct dropout dropout_at(const struct pass *pass, enum dropout_kind kind, int64
 /* Drops from x (M, C) to y, which may be x, as forward and backward do alike. Returns y; x where nothing is dropped. */
 const void *drop(const struct pass *pass, enum dropout_kind kind, int64_t layer, void *y, const void *x);
 
+/* dst = scale · src, or with `adds` (scale 1) dst + src, n elements. */
+void accumulate_to(const struct pass *pass, int64_t n, void *dst, enum dtype dst_dtype, const void *src,
+                   enum dtype src_dtype, float scale, bool adds);
+
 /* y = factor · (a + b), rows of the residual stream; b NULL: 0, factor NULL: 1. */
 void add_rows(const struct pass *pass, void *y, const void *a, const void *b, const void *factor);
 
