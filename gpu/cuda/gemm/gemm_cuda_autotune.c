@@ -94,13 +94,11 @@ static void lose_algorithm(const struct gemm_cuda *g, const struct gemm_key *key
     describe_tuned(key, device->lost_kernel, sizeof device->lost_kernel);
 }
 
-/* The library's first proposal, untimed. */
-static void fix_algorithm(const struct gemm_cuda *g, struct gemm_plan *plan)
+/* Of a plan's algorithm, untimed. */
+static void keep_in_cache(const struct gemm_cuda *g, const struct gemm_plan *plan, enum gemm_fusion fusion)
 {
     const struct autotune_key key = gemm_autotune_key(&plan->key);
-    gemm_plan_take_first(g, plan);
-    if (!plan->supported) return;
-    const struct autotune_config config = gemm_config_of(&plan->algorithm, GEMM_UNTUNED);
+    const struct autotune_config config = gemm_config_of(&plan->algorithm, fusion);
     autotune_cache_put(g->cache, &key, &config);
 }
 
@@ -119,7 +117,8 @@ static enum status tune_algorithm(struct tuning *t, const struct gemm_key *key, 
                  "and gives other bits",
                  (long long)key->m, (long long)key->n, (long long)key->k);
     if (!g->fixed) return time_algorithms(t, plan, err);
-    fix_algorithm(g, plan);
+    gemm_plan_take_first(g, plan);
+    if (plan->supported) keep_in_cache(g, plan, GEMM_UNTUNED);
     return STATUS_OK;
 }
 
@@ -296,27 +295,17 @@ static enum status tune_epilogue(struct tuning *t, struct gemm_plan *plan, const
     struct op_trial trial = {.plan = plan};
     const enum gemm_fusion twin = tuned_twin_fusion(t->gemm, &plan->key);
     const enum gemm_fusion fusion = twin == GEMM_UNTUNED ? GEMM_FUSED : twin;
-    const struct autotune_config unfused = gemm_config_of(&plan->algorithm, GEMM_UNFUSED);
     struct autotune_candidate candidate = {.config = gemm_config_of(&plan->algorithm, fusion)};
     const bool competes = twin == GEMM_UNTUNED && !t->gemm->fixed;
     struct autotune_problem p = {.reference = competes ? REFERENCE_COMPETES : REFERENCE_VERIFIES,
-                                 .reference_config = unfused};
+                                 .reference_config = gemm_config_of(&plan->algorithm, GEMM_UNFUSED)};
     int best;
     TRY(tune_op(t, &trial, op, &p, &candidate, 1, &best, err));
     t->lacks_memory |= best == AUTOTUNE_NO_MEMORY;
     if (best == AUTOTUNE_NO_MEMORY) return STATUS_OK;
-    if (best == AUTOTUNE_NONE) autotune_cache_put(t->gemm->cache, &p.key, &unfused);
+    if (best == AUTOTUNE_NONE) keep_in_cache(t->gemm, plan, GEMM_UNFUSED);
     plan->fusion = best >= 0 ? fusion : GEMM_UNFUSED;
     return STATUS_OK;
-}
-
-/* With fixed kernels, of an epilogue that is not usual. */
-static void leave_epilogue(const struct gemm_cuda *g, struct gemm_plan *plan)
-{
-    const struct autotune_key key = gemm_autotune_key(&plan->key);
-    const struct autotune_config unfused = gemm_config_of(&plan->algorithm, GEMM_UNFUSED);
-    plan->fusion = GEMM_UNFUSED;
-    autotune_cache_put(g->cache, &key, &unfused);
 }
 
 /* Tunes the op's product, without its epilogue too where it may be computed like that, then the fusion. */
@@ -331,7 +320,8 @@ static enum status tune_products(struct tuning *t, const struct gemm_op *op, str
     TRY(tune_algorithm(t, &plain.key, err));
     if (!plan->supported || plan->fusion != GEMM_UNTUNED) return STATUS_OK;
     if (!g->fixed || gemm_epilogue_is_usual(p.key.epilogue)) return tune_epilogue(t, plan, op, err);
-    leave_epilogue(g, plan);
+    plan->fusion = GEMM_UNFUSED;
+    keep_in_cache(g, plan, GEMM_UNFUSED);
     return STATUS_OK;
 }
 
