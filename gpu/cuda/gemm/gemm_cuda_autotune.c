@@ -53,17 +53,12 @@ static void gemm_describe_algorithm(const void *op, int candidate, char *text, s
     describe_tuned(&((const struct product_trial *)op)->plan->key, text, size);
 }
 
-static void add_gemm_operand(struct autotune_problem *p, void *pointer, int64_t dtype, int64_t columns, int64_t ld)
-{
-    p->tensors[p->num_tensors++] =
-        (struct autotune_tensor){.pointer = pointer, .dtype = (enum dtype)dtype, .rows = columns, .ld = ld};
-}
-
 static enum status time_algorithms(struct tuning *t, struct gemm_plan *plan, struct error *err)
 {
     const struct gemm_key *key = &plan->key;
     struct product_trial trial = {.plan = plan, .product.key = *key};
     struct gemm_product *product = &trial.product;
+    const enum dtype input = (enum dtype)key->input;
     struct autotune_candidate candidates[GEMM_CANDIDATES];
     struct autotune_problem p = {.key = gemm_autotune_key(key),
                                  .op = &trial,
@@ -76,11 +71,11 @@ static enum status time_algorithms(struct tuning *t, struct gemm_plan *plan, str
     if (!plan->supported) return STATUS_OK;
     for (int i = 0; i < count; i++)
         candidates[i] = (struct autotune_candidate){.config = gemm_config_of(&trial.results[i].algo, GEMM_UNTUNED)};
-    add_gemm_operand(&p, &product->a, key->input, key->transpose_a ? key->m : key->k, key->lda);
-    add_gemm_operand(&p, &product->b, key->input, key->transpose_b ? key->k : key->n, key->ldb);
-    add_gemm_operand(&p, &product->d, key->output, key->n, key->ldd);
-    add_gemm_operand(&p, &product->vector, DTYPE_F32, 1, key->m > key->n ? key->m : key->n);
-    add_gemm_operand(&p, &product->aux, key->input, key->n, key->ld_aux);
+    autotune_add(&p, &product->a, input, key->transpose_a ? key->m : key->k, key->lda);
+    autotune_add(&p, &product->b, input, key->transpose_b ? key->k : key->n, key->ldb);
+    autotune_add(&p, &product->d, (enum dtype)key->output, key->n, key->ldd);
+    autotune_add(&p, &product->vector, DTYPE_F32, 1, key->m > key->n ? key->m : key->n);
+    autotune_add(&p, &product->aux, input, key->n, key->ld_aux);
     TRY(autotune(t->tuner, &p, candidates, count, &best, err));
     t->lacks_memory |= best == AUTOTUNE_NO_MEMORY;
     plan->algorithm = trial.results[best >= 0 ? best : 0].algo;
@@ -166,15 +161,11 @@ static void add_gemm_tensor(struct autotune_problem *p, void *pointer, enum dtyp
                             int64_t ld, const char *name)
 {
     const int64_t sampled = SAMPLE_BYTES / (ld * (int64_t)dtype_size(dtype));
-    p->tensors[p->num_tensors++] = (struct autotune_tensor){.pointer = pointer,
-                                                            .dtype = dtype,
-                                                            .rows = rows,
-                                                            .ld = ld,
-                                                            .width = width,
-                                                            .name = name,
-                                                            .sampled = sampled > 1 ? sampled : 1,
-                                                            .part = width,
-                                                            .tolerance = dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-8};
+    struct autotune_tensor *tensor = autotune_add(p, pointer, dtype, rows, ld);
+    tensor->name = name;
+    tensor->width = tensor->part = width;
+    tensor->sampled = sampled > 1 ? sampled : 1;
+    tensor->tolerance = dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-8;
 }
 
 /* Experts with ever more rows: the last ones have twice the mean. */
