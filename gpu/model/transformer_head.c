@@ -79,19 +79,6 @@ void head_logits_bwd(const struct pass *pass, const struct unit *unit, const str
     linear_run_backward(pass, unit, LINEAR_HEAD, first, &weight, input, false);
 }
 
-/* drop() of the pooler's output of rows from `first` on, or its gradient. */
-static void *head_drop_pooled(const struct pass *pass, int64_t first, int64_t rows, void *y, void *x)
-{
-    const struct transformer *t = pass->transformer;
-    struct dropout_args args = {
-        .dtype = t->dtype, .M = rows, .C = t->C, .y = y, .x = x, .dropout = dropout_at(pass, DROPOUT_POOLED, t->L + 1)};
-    if (!args.dropout.threshold) return x;
-    if (args.dropout.tokens) /* a plan has none */
-        args.dropout.tokens += first;
-    t->device->ops->dropout(pass->stream, &args);
-    return y;
-}
-
 /* The input of the head's matrix for rows [first, first + rows): the pooler's output, if there is a pooler. */
 static const void *head_pooler_forward(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows)
 {
@@ -102,14 +89,14 @@ static const void *head_pooler_forward(const struct pass *pass, const struct uni
     linear_run(pass, unit, LINEAR_POOLER, first, &product);
     struct tanh_fwd_args curve = {.dtype = t->dtype, .n = rows * t->C, .y = t->pooled, .x = t->pooled};
     t->device->ops->tanh_fwd(pass->stream, &curve);
-    return head_drop_pooled(pass, first, rows, t->kept, t->pooled);
+    return drop_rows(pass, DROPOUT_POOLED, t->L + 1, first, rows, t->kept, t->pooled);
 }
 
 /* From the gradient of the pooler's output in `kept`, which it overwrites, to that of its input, `dx`. */
 static void head_pooler_bwd(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows, void *dx)
 {
     const struct transformer *t = pass->transformer;
-    head_drop_pooled(pass, first, rows, t->kept, t->kept);
+    drop_rows(pass, DROPOUT_POOLED, t->L + 1, first, rows, t->kept, t->kept);
     struct tanh_bwd_args curve = {.dtype = t->dtype, .n = rows * t->C, .dx = t->kept, .dy = t->kept, .y = t->pooled};
     t->device->ops->tanh_bwd(pass->stream, &curve);
     struct linear_bwd_weight_args weight =

@@ -144,14 +144,22 @@ struct dropout dropout_at(const struct pass *pass, enum dropout_kind kind, int64
     return dropout;
 }
 
-const void *drop(const struct pass *pass, enum dropout_kind kind, int64_t layer, void *y, const void *x)
+const void *drop_rows(const struct pass *pass, enum dropout_kind kind, int64_t layer, int64_t first, int64_t rows,
+                      void *y, const void *x)
 {
     const struct transformer *t = pass->transformer;
     struct dropout_args args = {
-        .dtype = t->dtype, .M = pass->M, .C = t->C, .y = y, .x = x, .dropout = dropout_at(pass, kind, layer)};
+        .dtype = t->dtype, .M = rows, .C = t->C, .y = y, .x = x, .dropout = dropout_at(pass, kind, layer)};
     if (!args.dropout.threshold) return x;
+    if (args.dropout.tokens) /* a plan has none */
+        args.dropout.tokens += first;
     t->device->ops->dropout(pass->stream, &args);
     return y;
+}
+
+const void *drop(const struct pass *pass, enum dropout_kind kind, int64_t layer, void *y, const void *x)
+{
+    return drop_rows(pass, kind, layer, 0, pass->M, y, x);
 }
 
 void norm_forward(const struct pass *pass, const struct unit *unit, struct norm norm, const void *x, const void *delta)

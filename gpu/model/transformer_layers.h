@@ -34,8 +34,11 @@ void linear_backward(const struct pass *pass, const struct unit *unit, enum line
 /* The dropout of a kind in a layer (the embedding: 0); nothing is dropped in evaluation. */
 struct dropout dropout_at(const struct pass *pass, enum dropout_kind kind, int64_t layer);
 
-/* Drops from x (M, C) to y, which may be x, as forward and backward do alike. Returns y; x where nothing is dropped. */
+/* Drops from x (M, C) to y, which may be x, as forward and backward do alike. Returns y; x where nothing is dropped.
+ * drop_rows(): of the rows from `first` on, at which x and y begin. */
 const void *drop(const struct pass *pass, enum dropout_kind kind, int64_t layer, void *y, const void *x);
+const void *drop_rows(const struct pass *pass, enum dropout_kind kind, int64_t layer, int64_t first, int64_t rows,
+                      void *y, const void *x);
 
 /* dst = scale · src, or with `adds` (scale 1) dst + src, n elements. */
 void accumulate_to(const struct pass *pass, int64_t n, void *dst, enum dtype dst_dtype, const void *src,
