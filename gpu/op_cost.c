@@ -3,8 +3,6 @@
 
 #include "gpu/op_operands.h"
 
-enum { FLOAT_BYTES = sizeof(float) };
-
 static struct op_cost cost_bytes_of(int op, const void *args)
 {
     double bytes = 0;

@@ -292,12 +292,9 @@ struct attention_sink_fwd_args {
 
 /* dsinks = sum over tokens of -exp(sink - lse) · (out · dout); out and lse are what attention_bwd takes. */
 struct attention_sink_bwd_args {
-    enum dtype dtype;
-    int64_t M, H, D, ld_o; /* of out and dout */
-    const void *out, *dout;
-    const float *lse;
-    const void *sinks;
-    float *dsinks; /* (H) */
+    struct attention_sink_fwd_args fwd;
+    const void *dout; /* as out */
+    float *dsinks;    /* (H) */
     bool accumulate;
 };
 
@@ -488,17 +485,12 @@ struct route_args {
 static const float route_eps = 1e-20f; /* added to the sum of sigmoids (DeepSeek-V3) */
 
 /* dlogits: the gradient of the weights, that of aux_scale · the sum of probs · counts, and that of z_scale · the sum of
- * lse² over the first `counted` tokens. *loss_scale, which dweights have, multiplies both. */
+ * lse² over the first `counted` tokens. *loss_scale, which dweights have, multiplies both. Of fwd, which is the forward
+ * op's, neither logits, bias, groups nor prob_sums are read; counts NULL, lse NULL: without these losses. */
 struct route_bwd_args {
-    enum dtype dtype;
-    int64_t M, E, k;
-    bool sigmoid, normalize;
-    float scale;
+    struct route_args fwd;
     void *dlogits; /* dt (M, E) */
-    const float *probs, *weights, *dweights;
-    const int32_t *experts, *counts; /* counts NULL: without that loss */
-    const float *lse;                /* NULL: without that loss; only of softmax */
-    int64_t counted;
+    const float *dweights;
     float aux_scale, z_scale;
     const float *loss_scale; /* NULL: 1 */
 };

@@ -5,6 +5,7 @@
 #include "core/flight/flight.h"
 #include "gpu/device_backend.h"
 #include "gpu/op_cost.h"
+#include "gpu/op_operands.h"
 
 #if ZTRAIN_CUDA && __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
@@ -98,15 +99,12 @@ struct span phase_begin(struct stream *stream, enum phase phase, int unit)
     return span;
 }
 
-#define OPS_INDEX(name) INDEX_##name,
-enum { OPS_LIST(OPS_INDEX) };
-
 #define OPS_SPANNED(op)                                                           \
     static void spanned_##op(struct stream *stream, const struct op##_args *args) \
     {                                                                             \
         const struct op_cost cost = op_cost_##op(args);                           \
         struct span span = {.kind = SPAN_OP,                                      \
-                            .what = INDEX_##op,                                   \
+                            .what = OP_##op,                                      \
                             .name = #op,                                          \
                             .bytes = (int64_t)cost.bytes,                         \
                             .flops = cost.flops,                                  \

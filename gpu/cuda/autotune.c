@@ -62,6 +62,14 @@ void autotuner_finish(struct autotuner *t, enum autotune_op op)
 
 /* ---- memory -------------------------------------------------------------- */
 
+struct autotune_tensor *autotune_add(struct autotune_problem *p, void *pointer, enum dtype dtype, int64_t rows,
+                                     int64_t ld)
+{
+    struct autotune_tensor *tensor = &p->tensors[p->num_tensors++];
+    *tensor = (struct autotune_tensor){.pointer = pointer, .dtype = dtype, .rows = rows, .ld = ld};
+    return tensor;
+}
+
 static size_t row_bytes(const struct autotune_tensor *tensor)
 {
     return (size_t)tensor->ld * dtype_size(tensor->dtype);

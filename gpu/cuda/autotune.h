@@ -78,6 +78,10 @@ struct autotune_problem {
     int num_tensors;
 };
 
+/* Adds an operand; the caller fills in what a result has in addition. */
+struct autotune_tensor *autotune_add(struct autotune_problem *problem, void *pointer, enum dtype dtype, int64_t rows,
+                                     int64_t ld);
+
 /* Why a candidate is left out. */
 enum autotune_failure {
     AUTOTUNE_GOOD,

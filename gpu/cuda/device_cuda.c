@@ -155,7 +155,6 @@ static enum status open_gpu(struct cuda_device *cuda, int index, struct error *e
     cuda->index = index;
     cuda->capability = 10 * properties.major + properties.minor;
     cuda->sm_count = cuda->device.multiprocessors = properties.multiProcessorCount;
-    cuda->l2_bytes = (size_t)properties.l2CacheSize;
     cuda->device.memory_bytes = properties.totalGlobalMem;
     snprintf(cuda->device.name, sizeof cuda->device.name, "%.127s", properties.name);
     for (size_t i = 0; i < sizeof properties.uuid.bytes; i++)

@@ -37,7 +37,6 @@ struct cuda_device {
     int index;      /* of the GPU, among those visible */
     int capability; /* 10 · major + minor: 90 is Hopper */
     int sm_count;
-    size_t l2_bytes;
     const struct cublaslt_functions *cublaslt;
     struct gemm_cuda *gemm;            /* owned */
     struct attention_cudnn *attention; /* owned; NULL: a build without cuDNN */

@@ -39,15 +39,9 @@ struct cuda_staging {
 
 /* ---- waiting for the GPU ------------------------------------------------- */
 
-/* The host waits for the event, or without one for the stream. */
-static void stream_wait_for(struct cuda_device *cuda, cudaEvent_t event, cudaStream_t stream, const char *work)
-{
-    cuda_check(cuda, event ? cudaEventSynchronize(event) : cudaStreamSynchronize(stream), work);
-}
-
 void cuda_wait_event(struct cuda_device *cuda, cudaEvent_t event, const char *work)
 {
-    stream_wait_for(cuda, event, NULL, work);
+    cuda_check(cuda, cudaEventSynchronize(event), work);
 }
 
 /* ---- streams ------------------------------------------------------------- */
@@ -89,7 +83,7 @@ void cuda_stream_free(struct stream *stream)
     struct cuda_stream *s = cuda_stream_of(stream);
     struct cuda_device *cuda = cuda_device_of(stream);
     if (s->handle) {
-        stream_wait_for(cuda, NULL, s->handle, "the last work of a stream");
+        cuda_check(cuda, cudaStreamSynchronize(s->handle), "the last work of a stream");
         CUDA_CALL(cudaStreamDestroy(s->handle));
     }
     stream_staging_free(cuda, s->staging);
@@ -184,7 +178,7 @@ void cuda_sync(struct stream *stream)
     ASSERT(!cuda_is_capturing(stream->device));
     for (; s->marker_seen < s->marker_next; s->marker_seen++)
         cuda_wait_event(cuda_device_of(stream), s->markers[s->marker_seen % MARKERS], "work of a stream");
-    stream_wait_for(cuda_device_of(stream), NULL, c->handle, "work of a stream");
+    cuda_check(cuda_device_of(stream), cudaStreamSynchronize(c->handle), "work of a stream");
 }
 
 void cuda_stream_mark(struct cuda_stream *stream)
@@ -200,14 +194,17 @@ void cuda_stream_mark(struct cuda_stream *stream)
 
 struct host_copy {
     char *dst;
-    const char *src;
+    const char *src; /* NULL: zeros */
     size_t bytes;
 };
 
 static void cuda_stream_host_copy(void *argument)
 {
     const struct host_copy *copy = argument;
-    memcpy(copy->dst, copy->src, copy->bytes);
+    if (copy->src)
+        memcpy(copy->dst, copy->src, copy->bytes);
+    else
+        memset(copy->dst, 0, copy->bytes);
     heartbeat_beat();
 }
 
@@ -271,24 +268,13 @@ void cuda_copy_in_order(struct stream *stream, void *dst, const void *src, size_
     staged_copy(stream, dst, src, bytes, true);
 }
 
-struct fill {
-    char *dst;
-    size_t bytes;
-};
-
-static void cuda_stream_fill(void *argument)
-{
-    const struct fill *fill = argument;
-    memset(fill->dst, 0, fill->bytes);
-}
-
 void cuda_fill_zero(struct stream *stream, void *dst, size_t bytes)
 {
     struct cuda_stream *c = cuda_stream_of(stream);
     struct cuda_device *cuda = cuda_device_of(stream);
-    struct fill fill = {dst, bytes};
+    struct host_copy fill = {dst, NULL, bytes};
     if (!cuda_reach(cuda, dst))
-        cuda_submit(stream, cuda_stream_fill, &fill, sizeof fill);
+        cuda_submit(stream, cuda_stream_host_copy, &fill, sizeof fill);
     else
         for (size_t n; fill.bytes > 0; fill.dst += n, fill.bytes -= n) {
             const size_t reach = cuda_reach(cuda, fill.dst);

@@ -105,10 +105,49 @@ static void *adapter_grad(const struct unit *unit, const struct tensor_info *ten
                : unit->to.grads[part] + tensor->offset;
 }
 
-/* Runs a product of an adapter, or announces it. kind: fwd, bwd_input or bwd_weight. */
-#define ADAPTER_PRODUCT(pass, kind, args)                                                           \
-    ((pass)->announces ? (void)((pass)->announces->kind[(pass)->announces->num_##kind++] = *(args)) \
-                       : (pass)->transformer->device->ops->linear_##kind((pass)->stream, args))
+/* The products of a tensor W (N, K): y = x · Wᵀ, its gradient from the rows of dy and x, and dx = dy · W. */
+static struct linear_fwd_args lora_fwd(const struct pass *pass, const struct unit *unit, const struct tensor_info *w,
+                                       int64_t M, void *y, const void *x)
+{
+    const enum dtype dtype = pass->transformer->dtype;
+    return (struct linear_fwd_args){.dtype = dtype,
+                                    .y_dtype = dtype,
+                                    .M = M,
+                                    .N = w->shape[0],
+                                    .K = w->shape[1],
+                                    .y = y,
+                                    .x = x,
+                                    .w = adapter_param(pass, unit, w)};
+}
+
+/* first: the row of the micro-batch at which dy and x begin. */
+static struct linear_bwd_weight_args lora_bwd_weight(const struct pass *pass, const struct unit *unit,
+                                                     const struct tensor_info *w, int64_t first, int64_t M,
+                                                     const void *dy, const void *x)
+{
+    const bool sums = unit->to.matrix_sums[0];
+    return (struct linear_bwd_weight_args){.dtype = pass->transformer->dtype,
+                                           .dw_dtype = sums ? DTYPE_BF16 : DTYPE_F32,
+                                           .M = M,
+                                           .N = w->shape[0],
+                                           .K = w->shape[1],
+                                           .dw = adapter_grad(unit, w),
+                                           .dy = dy,
+                                           .x = x,
+                                           .accumulate = first > 0 || (sums ? unit->to.matrix_adds : unit->to.adds)};
+}
+
+static struct linear_bwd_input_args lora_bwd_input(const struct pass *pass, const struct unit *unit,
+                                                   const struct tensor_info *w, int64_t M, void *dx, const void *dy)
+{
+    return (struct linear_bwd_input_args){.dtype = pass->transformer->dtype,
+                                          .M = M,
+                                          .N = w->shape[0],
+                                          .K = w->shape[1],
+                                          .dx = dx,
+                                          .dy = dy,
+                                          .w = adapter_param(pass, unit, w)};
+}
 
 static void adapter_drop(const struct pass *pass, const struct tensor_info *a, int64_t first, int64_t M, void *y,
                          const void *x)
@@ -140,15 +179,9 @@ static void adapter_down(const struct pass *pass, const struct unit *unit, const
         adapter_drop(pass, a, first, M, t->lora_x, x);
         piece->in = t->lora_x;
     }
-    struct linear_fwd_args product = {.dtype = t->dtype,
-                                      .y_dtype = t->dtype,
-                                      .M = M,
-                                      .N = piece->r,
-                                      .K = a->shape[1],
-                                      .y = t->lora_xa,
-                                      .x = piece->in,
-                                      .w = adapter_param(pass, unit, a)};
-    ADAPTER_PRODUCT(pass, fwd, &product);
+    struct linear_fwd_args product = lora_fwd(pass, unit, a, M, t->lora_xa, piece->in);
+    product.N = piece->r;
+    PASS_PRODUCT(pass, fwd, &product);
     adapter_scale(pass, t->lora_xa, M * piece->r, a->lora_scale);
 }
 
@@ -164,18 +197,13 @@ void adapter_forward(const struct pass *pass, const struct unit *unit, enum line
         adapter_down(pass, unit, adapter, &piece, first, product->M, product->x);
         for (; next < piece.end; next++) {
             const struct adapter_part *part = &adapter->parts[next];
-            struct linear_fwd_args up = {.dtype = t->dtype,
-                                         .y_dtype = product->y_dtype,
-                                         .M = product->M,
-                                         .N = part->b->shape[0],
-                                         .K = part->b->shape[1],
-                                         .y = (char *)product->y + (size_t)part->column * dtype_size(product->y_dtype),
-                                         .ld_y = product->ld_y ? product->ld_y : product->N,
-                                         .x = row_at(t, t->lora_xa, column, 1),
-                                         .ld_x = piece.r,
-                                         .w = adapter_param(pass, unit, part->b),
-                                         .accumulate = !product->accumulate};
-            ADAPTER_PRODUCT(pass, fwd, &up);
+            char *y = (char *)product->y + (size_t)part->column * dtype_size(product->y_dtype);
+            struct linear_fwd_args up = lora_fwd(pass, unit, part->b, product->M, y, row_at(t, t->lora_xa, column, 1));
+            up.y_dtype = product->y_dtype;
+            up.ld_y = product->ld_y ? product->ld_y : product->N;
+            up.ld_x = piece.r;
+            up.accumulate = !product->accumulate;
+            PASS_PRODUCT(pass, fwd, &up);
             column += part->b->shape[1];
         }
     }
@@ -183,7 +211,8 @@ void adapter_forward(const struct pass *pass, const struct unit *unit, enum line
 
 /* dB and dxa of a piece. */
 static void adapter_up_backward(const struct pass *pass, const struct unit *unit, const struct linear_adapter *adapter,
-                                const struct lora_piece *piece, const struct linear_bwd_weight_args *product)
+                                const struct lora_piece *piece, int64_t first,
+                                const struct linear_bwd_weight_args *product)
 {
     const struct transformer *t = pass->transformer;
     const int64_t ld_dy = product->ld_dy ? product->ld_dy : product->N;
@@ -191,28 +220,14 @@ static void adapter_up_backward(const struct pass *pass, const struct unit *unit
     for (int i = piece->begin; i < piece->end; i++) {
         const struct adapter_part *part = &adapter->parts[i];
         const void *dy = row_at(t, (void *)(uintptr_t)product->dy, part->column, 1);
-        struct linear_bwd_weight_args weight = {.dtype = t->dtype,
-                                                .dw_dtype = unit->to.matrix_sums[0] ? DTYPE_BF16 : DTYPE_F32,
-                                                .M = product->M,
-                                                .N = part->b->shape[0],
-                                                .K = part->b->shape[1],
-                                                .dw = adapter_grad(unit, part->b),
-                                                .dy = dy,
-                                                .ld_dy = ld_dy,
-                                                .x = row_at(t, t->lora_xa, column, 1),
-                                                .ld_x = piece->r,
-                                                .accumulate = product->accumulate};
-        struct linear_bwd_input_args input = {.dtype = t->dtype,
-                                              .M = product->M,
-                                              .N = part->b->shape[0],
-                                              .K = part->b->shape[1],
-                                              .dx = row_at(t, t->lora_dxa, column, 1),
-                                              .ld_dx = piece->r,
-                                              .dy = dy,
-                                              .ld_dy = ld_dy,
-                                              .w = adapter_param(pass, unit, part->b)};
-        ADAPTER_PRODUCT(pass, bwd_weight, &weight);
-        ADAPTER_PRODUCT(pass, bwd_input, &input);
+        struct linear_bwd_weight_args weight =
+            lora_bwd_weight(pass, unit, part->b, first, product->M, dy, row_at(t, t->lora_xa, column, 1));
+        struct linear_bwd_input_args input =
+            lora_bwd_input(pass, unit, part->b, product->M, row_at(t, t->lora_dxa, column, 1), dy);
+        weight.ld_dy = input.ld_dy = ld_dy;
+        weight.ld_x = input.ld_dx = piece->r;
+        PASS_PRODUCT(pass, bwd_weight, &weight);
+        PASS_PRODUCT(pass, bwd_input, &input);
         column += part->b->shape[1];
     }
     adapter_scale(pass, t->lora_dxa, product->M * piece->r, adapter->parts[piece->begin].a->lora_scale);
@@ -226,15 +241,10 @@ static void adapter_down_backward(const struct pass *pass, const struct unit *un
     const struct transformer *t = pass->transformer;
     const struct tensor_info *a = adapter->parts[piece->begin].a;
     const bool drops = adapter_drops(pass), apart = drops && adds;
-    struct linear_bwd_input_args input = {.dtype = t->dtype,
-                                          .M = M,
-                                          .N = piece->r,
-                                          .K = a->shape[1],
-                                          .dx = apart ? t->lora_x : dx,
-                                          .dy = t->lora_dxa,
-                                          .w = adapter_param(pass, unit, a),
-                                          .accumulate = adds && !apart};
-    ADAPTER_PRODUCT(pass, bwd_input, &input);
+    struct linear_bwd_input_args input = lora_bwd_input(pass, unit, a, M, apart ? t->lora_x : dx, t->lora_dxa);
+    input.N = piece->r;
+    input.accumulate = adds && !apart;
+    PASS_PRODUCT(pass, bwd_input, &input);
     if (drops) adapter_drop(pass, a, first, M, input.dx, input.dx);
     struct add_args sum = {.dtype = t->dtype, .n = M * a->shape[1], .y = dx, .a = dx, .b = input.dx};
     if (apart && !pass->announces) t->device->ops->add(pass->stream, &sum);
@@ -249,17 +259,10 @@ void adapter_backward(const struct pass *pass, const struct unit *unit, enum lin
         struct lora_piece piece = adapter_piece(adapter, next, adapter_drops(pass));
         const struct tensor_info *a = adapter->parts[next].a;
         adapter_down(pass, unit, adapter, &piece, first, product->M, product->x);
-        adapter_up_backward(pass, unit, adapter, &piece, product);
-        struct linear_bwd_weight_args weight = {.dtype = t->dtype,
-                                                .dw_dtype = unit->to.matrix_sums[0] ? DTYPE_BF16 : DTYPE_F32,
-                                                .M = product->M,
-                                                .N = piece.r,
-                                                .K = a->shape[1],
-                                                .dw = adapter_grad(unit, a),
-                                                .dy = t->lora_dxa,
-                                                .x = piece.in,
-                                                .accumulate = product->accumulate};
-        ADAPTER_PRODUCT(pass, bwd_weight, &weight);
+        adapter_up_backward(pass, unit, adapter, &piece, first, product);
+        struct linear_bwd_weight_args weight = lora_bwd_weight(pass, unit, a, first, product->M, t->lora_dxa, piece.in);
+        weight.N = piece.r;
+        PASS_PRODUCT(pass, bwd_weight, &weight);
         if (dx) adapter_down_backward(pass, unit, adapter, &piece, first, product->M, dx, adds || next > 0);
         next = piece.end;
     }
@@ -376,14 +379,8 @@ bool adapter_experts_input(const struct pass *pass, const struct unit *unit, enu
 static void adapter_look_up(const struct pass *pass, const struct unit *unit, const struct tensor_info *a)
 {
     const struct transformer *t = pass->transformer;
-    struct embedding_fwd_args args = {.dtype = t->dtype,
-                                      .M = pass->M,
-                                      .C = a->shape[1],
-                                      .out = t->lora_xa,
-                                      .tokens = pass->batch.tokens,
-                                      .positions = pass->batch.positions,
-                                      .wte = adapter_param(pass, unit, a),
-                                      .scale = t->embedding_scale * (float)a->lora_scale};
+    const struct embedding_fwd_args args = embedding_fwd_args(
+        pass, a->shape[1], t->lora_xa, adapter_param(pass, unit, a), t->embedding_scale * (float)a->lora_scale);
     if (!pass->announces) t->device->ops->embedding_fwd(pass->stream, &args);
 }
 
@@ -393,16 +390,9 @@ void adapter_embed(const struct pass *pass, const struct unit *unit, void *out)
     const struct tensor_info *a = t->embedding_adapter.a, *b = t->embedding_adapter.b;
     if (!a) return;
     adapter_look_up(pass, unit, a);
-    struct linear_fwd_args up = {.dtype = t->dtype,
-                                 .y_dtype = t->dtype,
-                                 .M = pass->M,
-                                 .N = t->C,
-                                 .K = b->shape[1],
-                                 .y = out,
-                                 .x = t->lora_xa,
-                                 .w = adapter_param(pass, unit, b),
-                                 .accumulate = true};
-    ADAPTER_PRODUCT(pass, fwd, &up);
+    struct linear_fwd_args up = lora_fwd(pass, unit, b, pass->M, out, t->lora_xa);
+    up.accumulate = true;
+    PASS_PRODUCT(pass, fwd, &up);
 }
 
 void adapter_embed_backward(const struct pass *pass, const struct unit *unit, const void *dout)
@@ -411,36 +401,12 @@ void adapter_embed_backward(const struct pass *pass, const struct unit *unit, co
     const struct tensor_info *a = t->embedding_adapter.a, *b = t->embedding_adapter.b;
     if (!a) return;
     adapter_look_up(pass, unit, a);
-    struct linear_bwd_weight_args weight = {.dtype = t->dtype,
-                                            .dw_dtype = DTYPE_F32,
-                                            .M = pass->M,
-                                            .N = t->C,
-                                            .K = b->shape[1],
-                                            .dw = adapter_grad(unit, b),
-                                            .dy = dout,
-                                            .x = t->lora_xa,
-                                            .accumulate = unit->to.adds};
-    struct linear_bwd_input_args input = {.dtype = t->dtype,
-                                          .M = pass->M,
-                                          .N = t->C,
-                                          .K = b->shape[1],
-                                          .dx = t->lora_dxa,
-                                          .dy = dout,
-                                          .w = adapter_param(pass, unit, b)};
-    struct embedding_bwd_args rows = {.dtype = t->dtype,
-                                      .M = pass->M,
-                                      .C = a->shape[1],
-                                      .V = t->V,
-                                      .P = t->config.desc->max_positions,
-                                      .dwte = adapter_grad(unit, a),
-                                      .accumulate_wte = unit->to.adds,
-                                      .dout = t->lora_dxa,
-                                      .tokens = pass->batch.tokens,
-                                      .positions = pass->batch.positions,
-                                      .scale = t->embedding_scale * (float)a->lora_scale,
-                                      .padding = model_desc_untrained_token(t->config.desc)};
-    ADAPTER_PRODUCT(pass, bwd_weight, &weight);
-    ADAPTER_PRODUCT(pass, bwd_input, &input);
+    const struct linear_bwd_weight_args weight = lora_bwd_weight(pass, unit, b, 0, pass->M, dout, t->lora_xa);
+    const struct linear_bwd_input_args input = lora_bwd_input(pass, unit, b, pass->M, t->lora_dxa, dout);
+    const struct embedding_bwd_args rows = embedding_bwd_args(pass, unit, a->shape[1], adapter_grad(unit, a),
+                                                              t->lora_dxa, t->embedding_scale * (float)a->lora_scale);
+    PASS_PRODUCT(pass, bwd_weight, &weight);
+    PASS_PRODUCT(pass, bwd_input, &input);
     if (!pass->announces) t->device->ops->embedding_bwd(pass->stream, &rows);
 }
 

@@ -22,8 +22,8 @@ void adapter_layout(struct transformer *t, struct arena *arena);
 void adapter_forward(const struct pass *pass, const struct unit *unit, enum linear which, int64_t first,
                      const struct linear_fwd_args *product);
 
-/* The gradients of A and B (product->accumulate: added) from the product's dy and x, then dx (M, K) = what goes back
- * through them, or += with `adds`, unless it is NULL. dx may be x if there is one adapter. */
+/* The gradients of A and B from the product's dy and x, then dx (M, K) = what goes back through them, or += with
+ * `adds`, unless it is NULL. dx may be x if there is one adapter. */
 void adapter_backward(const struct pass *pass, const struct unit *unit, enum linear which, int64_t first,
                       const struct linear_bwd_weight_args *product, void *dx, bool adds);
 

@@ -300,48 +300,43 @@ static struct attention_bwd_args attention_args(const struct pass *pass, const s
     return args;
 }
 
-/* Attention, then its sinks. Backward reads out and lse as the sinks leave them. */
-static void attention_whole(const struct pass *pass, const struct unit *unit, const struct attention_fwd_args *a)
+static struct attention_sink_fwd_args sink_args(const struct pass *pass, const struct unit *unit,
+                                                const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    const struct attention_sink_fwd_args sink = {.dtype = t->dtype,
-                                                 .M = a->M,
-                                                 .H = a->H,
-                                                 .D = a->D,
-                                                 .ld_o = a->ld_o,
-                                                 .out = a->out,
-                                                 .lse = a->lse,
-                                                 .sinks = unit_param(t, unit, ROLE_SINKS)};
-    t->device->ops->attention_fwd(pass->stream, a);
-    if (sink.sinks) t->device->ops->attention_sink_fwd(pass->stream, &sink);
+    const int64_t D = layer_of(t, b)->head_dim;
+    const void *sinks = unit_param(t, unit, ROLE_SINKS);
+    return (struct attention_sink_fwd_args){t->dtype, pass->M, t->H, D, t->H * D, b->att, b->lse, sinks};
 }
 
-static void sinks_backward(const struct pass *pass, const struct unit *unit, const struct attention_bwd_args *a)
+/* Attention, then its sinks. Backward reads out and lse as the sinks leave them. */
+static void attention_whole(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
+                            const struct attention_fwd_args *a)
+{
+    const struct op_table *ops = pass->transformer->device->ops;
+    const struct attention_sink_fwd_args sink = sink_args(pass, unit, b);
+    ops->attention_fwd(pass->stream, a);
+    if (sink.sinks) ops->attention_sink_fwd(pass->stream, &sink);
+}
+
+static void sinks_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
+                           const void *dout)
 {
     const struct transformer *t = pass->transformer;
-    const struct attention_sink_bwd_args sink = {.dtype = t->dtype,
-                                                 .M = a->M,
-                                                 .H = a->H,
-                                                 .D = a->D,
-                                                 .ld_o = a->ld_o,
-                                                 .out = a->out,
-                                                 .dout = a->dout,
-                                                 .lse = a->lse,
-                                                 .sinks = unit_param(t, unit, ROLE_SINKS),
-                                                 .dsinks = unit_grad(t, unit, ROLE_SINKS),
-                                                 .accumulate = unit->to.adds};
+    const struct attention_sink_bwd_args sink = {sink_args(pass, unit, b), dout, unit_grad(t, unit, ROLE_SINKS),
+                                                 unit->to.adds};
     if (sink.dsinks) t->device->ops->attention_sink_bwd(pass->stream, &sink);
 }
 
 /* Stores keys and values in the pass's cache, after norms and RoPE; a layer that reads those of a layer before stores
  * them once more. The attention of the first pass, over the prompt, is the ordinary one; later tokens attend over all
  * that is stored. */
-static void cached_attention(const struct pass *pass, const struct unit *unit, int64_t block,
+static void cached_attention(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
                              const struct attention_fwd_args *a)
 {
     const struct transformer *t = pass->transformer;
     const struct kv_cache *cache = pass->cache;
-    const int64_t source = t->config.desc->layers[block].kv_source; /* whose (KV, capacity, D) they are */
+    const int64_t source = layer_of(t, b)->kv_source; /* whose (KV, capacity, D) they are */
     const int64_t first = transformer_keys_before(t, source) * cache->capacity;
     struct attention_decode_args decode = {.dtype = a->dtype,
                                            .M = a->M,
@@ -363,7 +358,7 @@ static void cached_attention(const struct pass *pass, const struct unit *unit, i
                                            .v_cache = row_at(t, cache->values, first, 1),
                                            .sinks = unit_param(t, unit, ROLE_SINKS)};
     if (cache->held == 0) {
-        attention_whole(pass, unit, a);
+        attention_whole(pass, unit, b, a);
     } else {
         decode.q = a->q;
         decode.out = a->out;
@@ -418,9 +413,9 @@ static void attention_forward(const struct pass *pass, const struct unit *unit, 
     args.out = b->att;
     args.lse = b->lse;
     if (pass->cache)
-        cached_attention(pass, unit, b - t->blocks, &args);
+        cached_attention(pass, unit, b, &args);
     else
-        attention_whole(pass, unit, &args);
+        attention_whole(pass, unit, b, &args);
     const struct gate_fwd_args gate = {.dtype = t->dtype,
                                        .M = pass->M,
                                        .C = t->H * layer->head_dim,
@@ -442,16 +437,10 @@ static void block_share_gradient(const struct pass *pass, const struct block_buf
     bool first = true;
     for (const struct layer_desc *after = layer + 1; after < layers + t->L; after++)
         first &= after->kv_source != layer->kv_source;
-    struct accumulate_args args = {.dst_dtype = DTYPE_F32,
-                                   .src_dtype = t->dtype,
-                                   .n = pass->M * 2 * layer->num_kv_heads * layer->head_dim,
-                                   .dst = source->dkv,
-                                   .src = t->dkv,
-                                   .scale = 1,
-                                   .accumulate = !first};
-    t->device->ops->accumulate(pass->stream, &args);
+    const int64_t n = pass->M * 2 * layer->num_kv_heads * layer->head_dim;
+    accumulate_to(pass, n, source->dkv, DTYPE_F32, t->dkv, t->dtype, 1, !first);
     if (source != b) return;
-    const struct cast_args sum = {t->dtype, DTYPE_F32, args.n, t->dkv, source->dkv};
+    const struct cast_args sum = {t->dtype, DTYPE_F32, n, t->dkv, source->dkv};
     t->device->ops->cast(pass->stream, &sum);
 }
 
@@ -482,7 +471,7 @@ static const void *attention_backward(const struct pass *pass, const struct unit
     args.dq = dqkv;
     args.dk = t->dkv ? t->dkv : row_at(t, dqkv, t->H + t->G, D);
     args.dv = row_at(t, args.dk, KV, D);
-    sinks_backward(pass, unit, &args);
+    sinks_backward(pass, unit, b, args.dout);
     t->device->ops->attention_bwd(pass->stream, &args);
     if (t->dkv) block_share_gradient(pass, b);
     rotate(pass, b, dqkv, W, transformer_owns_kv(t, layer) ? args.dk : NULL, args.ld_dk, true);
@@ -623,15 +612,8 @@ static const void *block_scaled_gradient(const struct pass *pass)
 {
     const struct transformer *t = pass->transformer;
     if (t->config.desc->residual_multiplier == 1) return t->dres;
-    struct accumulate_args args = {
-        .dst_dtype = t->dtype,
-        .src_dtype = t->dtype,
-        .n = pass->M * t->C,
-        .dst = t->dbranch,
-        .src = t->dres,
-        .scale = (float)t->config.desc->residual_multiplier,
-    };
-    t->device->ops->accumulate(pass->stream, &args);
+    accumulate_to(pass, pass->M * t->C, t->dbranch, t->dtype, t->dres, t->dtype,
+                  (float)t->config.desc->residual_multiplier, false);
     return t->dbranch;
 }
 
@@ -640,17 +622,7 @@ static void block_take_row_sums(const struct pass *pass, const struct unit *unit
 {
     const struct transformer *t = pass->transformer;
     const struct row_sums sums = bias_sums(t, unit, which);
-    if (!sums.to) return;
-    struct accumulate_args args = {
-        .dst_dtype = DTYPE_F32,
-        .src_dtype = DTYPE_F32,
-        .n = t->C,
-        .dst = sums.to,
-        .src = t->dres_sums,
-        .scale = 1,
-        .accumulate = sums.accumulate,
-    };
-    t->device->ops->accumulate(pass->stream, &args);
+    if (sums.to) accumulate_to(pass, t->C, sums.to, DTYPE_F32, t->dres_sums, DTYPE_F32, 1, sums.accumulate);
 }
 
 /* The gradient of the output of `which`, the o or down matrix, from dres; with norms after it, also that of its bias.

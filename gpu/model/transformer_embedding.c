@@ -27,19 +27,11 @@ enum status embedding_forward(const struct pass *pass, enum param_pass kind)
     struct unit unit;
     TRY(unit_acquire(pass, &unit, 0, kind));
     if (pass->M > 0) {
-        struct embedding_fwd_args args = {
-            .dtype = t->dtype,
-            .M = pass->M,
-            .C = t->C,
-            .out = t->embedded ? t->embedded : t->blocks[0].res1,
-            .tokens = pass->batch.tokens,
-            .positions = pass->batch.positions,
-            .wte = unit_param(t, &unit, ROLE_WTE),
-            .wpe = unit_param(t, &unit, ROLE_WPE),
-            .scale = t->embedding_scale,
-            .types = pass->batch.types,
-            .wse = unit_param(t, &unit, ROLE_WSE),
-        };
+        struct embedding_fwd_args args = embedding_fwd_args(pass, t->C, t->embedded ? t->embedded : t->blocks[0].res1,
+                                                            unit_param(t, &unit, ROLE_WTE), t->embedding_scale);
+        args.wpe = unit_param(t, &unit, ROLE_WPE);
+        args.types = pass->batch.types;
+        args.wse = unit_param(t, &unit, ROLE_WSE);
         t->device->ops->embedding_fwd(pass->stream, &args);
         adapter_embed(pass, &unit, args.out);
         if (t->embedded) norm_forward(pass, &unit, embedding_norm(t), NULL, NULL);
@@ -65,26 +57,14 @@ enum status embedding_backward(const struct pass *pass)
             norm_backward(pass, &unit, embedding_norm(t), t->dbranch, dout, NULL, (struct row_sums){0});
             dout = t->dbranch;
         }
-        struct embedding_bwd_args args = {
-            .dtype = t->dtype,
-            .M = pass->M,
-            .C = t->C,
-            .V = t->V,
-            .P = t->config.desc->max_positions,
-            .dwte = unit_grad(t, &unit, ROLE_WTE),
-            .dwpe = unit_grad(t, &unit, ROLE_WPE),
-            .accumulate_wte = unit.to.adds || t->config.desc->tied,
-            .accumulate_wpe = unit.to.adds,
-            .dout = dout,
-            .tokens = pass->batch.tokens,
-            .positions = pass->batch.positions,
-            .scale = t->embedding_scale,
-            .S = t->config.desc->num_types,
-            .types = pass->batch.types,
-            .dwse = unit_grad(t, &unit, ROLE_WSE),
-            .accumulate_wse = unit.to.adds,
-            .padding = model_desc_untrained_token(t->config.desc),
-        };
+        struct embedding_bwd_args args =
+            embedding_bwd_args(pass, &unit, t->C, unit_grad(t, &unit, ROLE_WTE), dout, t->embedding_scale);
+        args.dwpe = unit_grad(t, &unit, ROLE_WPE);
+        args.accumulate_wte = unit.to.adds || t->config.desc->tied;
+        args.S = t->config.desc->num_types;
+        args.types = pass->batch.types;
+        args.dwse = unit_grad(t, &unit, ROLE_WSE);
+        args.accumulate_wpe = args.accumulate_wse = unit.to.adds;
         t->device->ops->embedding_bwd(pass->stream, &args);
         adapter_embed_backward(pass, &unit, dout);
     }

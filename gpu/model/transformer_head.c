@@ -13,7 +13,6 @@
  * of its rows goes to dres. A pooler comes before the logits: rows ─► matrix ─► tanh ─► dropout. It computes all rows,
  * although only a sample's first token has a target: they cost a twelfth of one block's matrices. */
 #include "core/round_up.h"
-#include "gpu/model/transformer_adapter.h"
 #include "gpu/model/transformer_layers.h"
 
 /* matrix: that of the two which holds the head's matrix. */
@@ -59,62 +58,25 @@ static int64_t head_ld_dlogits(const struct transformer *t)
     return t->ld_logits * (int64_t)(dtype_size(t->logits_dtype) / dtype_size(t->dtype));
 }
 
-struct linear_fwd_args head_fwd_args(const struct transformer *t, const struct unit *unit, int64_t M, const void *x)
+void head_logits(const struct pass *pass, const struct unit *unit, const struct unit *matrix, int64_t first,
+                 int64_t rows, const void *x)
 {
-    struct linear_fwd_args args = linear_fwd_args(t, unit, LINEAR_HEAD, M, t->logits, x, NULL);
+    const struct transformer *t = pass->transformer;
+    struct linear_fwd_args args = linear_fwd_args(t, matrix, LINEAR_HEAD, rows, t->logits, x, NULL);
     args.y_dtype = t->logits_dtype;
     args.ld_y = t->ld_logits;
-    return args;
+    linear_run(pass, unit, LINEAR_HEAD, first, &args);
 }
 
-struct linear_bwd_weight_args head_bwd_weight_args(const struct transformer *t, const struct unit *unit, int64_t M,
-                                                   const void *x)
-{
-    struct linear_bwd_weight_args args = linear_bwd_weight_args(t, unit, LINEAR_HEAD, M, t->logits, x);
-    args.ld_dy = head_ld_dlogits(t);
-    return args;
-}
-
-struct linear_bwd_input_args head_bwd_input_args(const struct transformer *t, const struct unit *unit, int64_t M,
-                                                 void *dx)
-{
-    struct linear_bwd_input_args args = linear_bwd_input_args(t, unit, LINEAR_HEAD, M, dx, t->logits, NULL);
-    args.ld_dy = head_ld_dlogits(t);
-    return args;
-}
-
-/* The product of the head's matrix or the pooler's with what its adapter adds. unit: that of the adapter. */
-static void head_product(const struct pass *pass, const struct unit *unit, enum linear which, int64_t first,
-                         const struct linear_fwd_args *product)
+void head_logits_bwd(const struct pass *pass, const struct unit *unit, const struct unit *matrix, int64_t first,
+                     int64_t rows, const void *x, void *dx)
 {
     const struct transformer *t = pass->transformer;
-    t->device->ops->linear_fwd(pass->stream, product);
-    if (adapter_of(t, unit->index, which)) adapter_forward(pass, unit, which, first, product);
-}
-
-/* Its gradients; `input` has the product's dx. */
-static void head_product_bwd(const struct pass *pass, const struct unit *unit, enum linear which, int64_t first,
-                             struct linear_bwd_weight_args weight, struct linear_bwd_input_args input)
-{
-    const struct transformer *t = pass->transformer;
-    linear_weight_gradient(pass, &weight);
-    input.accumulate = adapter_of(t, unit->index, which);
-    weight.accumulate = unit->to.adds || first > 0;
-    if (input.accumulate) adapter_backward(pass, unit, which, first, &weight, input.dx, false);
-    t->device->ops->linear_bwd_input(pass->stream, &input);
-}
-
-/* drop() of the pooler's output of rows from `first` on, or its gradient. */
-static void *head_drop_pooled(const struct pass *pass, int64_t first, int64_t rows, void *y, void *x)
-{
-    const struct transformer *t = pass->transformer;
-    struct dropout_args args = {
-        .dtype = t->dtype, .M = rows, .C = t->C, .y = y, .x = x, .dropout = dropout_at(pass, DROPOUT_POOLED, t->L + 1)};
-    if (!args.dropout.threshold) return x;
-    if (args.dropout.tokens) /* a plan has none */
-        args.dropout.tokens += first;
-    t->device->ops->dropout(pass->stream, &args);
-    return y;
+    struct linear_bwd_weight_args weight = linear_bwd_weight_args(t, matrix, LINEAR_HEAD, rows, t->logits, x);
+    struct linear_bwd_input_args input = linear_bwd_input_args(t, matrix, LINEAR_HEAD, rows, dx, t->logits, NULL);
+    weight.ld_dy = input.ld_dy = head_ld_dlogits(t);
+    weight.accumulate = weight.accumulate_dbias = matrix->to.adds || first > 0;
+    linear_run_backward(pass, unit, LINEAR_HEAD, first, &weight, input, false);
 }
 
 /* The input of the head's matrix for rows [first, first + rows): the pooler's output, if there is a pooler. */
@@ -124,24 +86,24 @@ static const void *head_pooler_forward(const struct pass *pass, const struct uni
     void *normed = row_at(t, t->final_norm, first, t->C);
     if (!t->pooled) return normed;
     struct linear_fwd_args product = linear_fwd_args(t, unit, LINEAR_POOLER, rows, t->pooled, normed, NULL);
-    head_product(pass, unit, LINEAR_POOLER, first, &product);
+    linear_run(pass, unit, LINEAR_POOLER, first, &product);
     struct tanh_fwd_args curve = {.dtype = t->dtype, .n = rows * t->C, .y = t->pooled, .x = t->pooled};
     t->device->ops->tanh_fwd(pass->stream, &curve);
-    return head_drop_pooled(pass, first, rows, t->kept, t->pooled);
+    return drop_rows(pass, DROPOUT_POOLED, t->L + 1, first, rows, t->kept, t->pooled);
 }
 
 /* From the gradient of the pooler's output in `kept`, which it overwrites, to that of its input, `dx`. */
 static void head_pooler_bwd(const struct pass *pass, const struct unit *unit, int64_t first, int64_t rows, void *dx)
 {
     const struct transformer *t = pass->transformer;
-    head_drop_pooled(pass, first, rows, t->kept, t->kept);
+    drop_rows(pass, DROPOUT_POOLED, t->L + 1, first, rows, t->kept, t->kept);
     struct tanh_bwd_args curve = {.dtype = t->dtype, .n = rows * t->C, .dx = t->kept, .dy = t->kept, .y = t->pooled};
     t->device->ops->tanh_bwd(pass->stream, &curve);
     struct linear_bwd_weight_args weight =
         linear_bwd_weight_args(t, unit, LINEAR_POOLER, rows, t->kept, row_at(t, t->final_norm, first, t->C));
     weight.accumulate = weight.accumulate_dbias = unit->to.adds || first > 0;
-    head_product_bwd(pass, unit, LINEAR_POOLER, first, weight,
-                     linear_bwd_input_args(t, unit, LINEAR_POOLER, rows, dx, t->kept, NULL));
+    linear_run_backward(pass, unit, LINEAR_POOLER, first, &weight,
+                        linear_bwd_input_args(t, unit, LINEAR_POOLER, rows, dx, t->kept, NULL), false);
 }
 
 /* Computes the logits of rows [first, first + rows) and their loss; with `gradient`, writes dlogits over them. Returns
@@ -151,8 +113,7 @@ static const void *head_chunk_forward(const struct pass *pass, const struct head
 {
     const struct transformer *t = pass->transformer;
     const void *x = head_pooler_forward(pass, &units->norm, first, rows);
-    struct linear_fwd_args logits = head_fwd_args(t, units->matrix, rows, x);
-    head_product(pass, &units->norm, LINEAR_HEAD, first, &logits);
+    head_logits(pass, &units->norm, units->matrix, first, rows, x);
     struct cross_entropy_args loss = {
         .dtype = t->dtype,
         .logits_dtype = t->logits_dtype,
@@ -182,10 +143,7 @@ static void head_chunk_bwd(const struct pass *pass, const struct head_units *uni
 {
     const struct transformer *t = pass->transformer;
     void *dx = row_at(t, t->post_norm ? t->dres : t->final_norm, first, t->C);
-    struct linear_bwd_weight_args weight = head_bwd_weight_args(t, units->matrix, rows, x);
-    weight.accumulate = weight.accumulate_dbias = units->matrix->to.adds || first > 0;
-    head_product_bwd(pass, &units->norm, LINEAR_HEAD, first, weight,
-                     head_bwd_input_args(t, units->matrix, rows, t->pooled ? t->kept : dx));
+    head_logits_bwd(pass, &units->norm, units->matrix, first, rows, x, t->pooled ? t->kept : dx);
     if (t->pooled) head_pooler_bwd(pass, &units->norm, first, rows, dx);
 }
 
@@ -225,8 +183,7 @@ enum status head_next(const struct pass *pass, void *logits)
     struct head_units units;
     TRY(head_acquire(pass, &units, PASS_EVALUATION));
     head_norm_forward(pass, &units.norm);
-    struct linear_fwd_args product = head_fwd_args(t, units.matrix, 1, row_at(t, t->final_norm, pass->M - 1, t->C));
-    head_product(pass, &units.norm, LINEAR_HEAD, pass->M - 1, &product);
+    head_logits(pass, &units.norm, units.matrix, pass->M - 1, 1, row_at(t, t->final_norm, pass->M - 1, t->C));
     stream_copy(pass->stream, logits, t->logits, (size_t)t->classes * dtype_size(t->logits_dtype));
     head_release(pass, &units);
     return STATUS_OK;

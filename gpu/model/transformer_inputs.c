@@ -22,13 +22,7 @@ static float inputs_scale(const struct transformer *t)
 static void inputs_halve(const struct pass *pass)
 {
     const struct transformer *t = pass->transformer;
-    const struct accumulate_args args = {.dst_dtype = t->dtype,
-                                         .src_dtype = t->dtype,
-                                         .n = pass->M * t->L * t->I,
-                                         .dst = t->layer_in,
-                                         .src = t->layer_in,
-                                         .scale = (float)M_SQRT1_2};
-    t->device->ops->accumulate(pass->stream, &args);
+    accumulate_to(pass, pass->M * t->L * t->I, t->layer_in, t->dtype, t->layer_in, t->dtype, (float)M_SQRT1_2, false);
 }
 
 void layer_inputs_forward(const struct pass *pass, const struct unit *unit)
@@ -51,14 +45,8 @@ void layer_inputs_forward(const struct pass *pass, const struct unit *unit)
         .rstd = t->projected_rstd,
     };
     t->device->ops->head_norm_fwd(pass->stream, &norm);
-    const struct embedding_fwd_args embedding = {.dtype = t->dtype,
-                                                 .M = pass->M,
-                                                 .C = width,
-                                                 .out = t->wide,
-                                                 .tokens = pass->batch.tokens,
-                                                 .positions = pass->batch.positions,
-                                                 .wte = unit_param(t, unit, ROLE_LAYER_WTE),
-                                                 .scale = inputs_scale(t)};
+    const struct embedding_fwd_args embedding =
+        embedding_fwd_args(pass, width, t->wide, unit_param(t, unit, ROLE_LAYER_WTE), inputs_scale(t));
     t->device->ops->embedding_fwd(pass->stream, &embedding);
     const struct add_args sum = {
         .dtype = t->dtype, .n = pass->M * width, .y = t->layer_in, .a = t->layer_in, .b = t->wide};
@@ -71,18 +59,9 @@ void layer_inputs_backward(const struct pass *pass, const struct unit *unit)
     const struct transformer *t = pass->transformer;
     const int64_t width = t->L * t->I;
     inputs_halve(pass);
-    const struct embedding_bwd_args embedding = {.dtype = t->dtype,
-                                                 .M = pass->M,
-                                                 .C = width,
-                                                 .V = t->config.desc->layer_vocab,
-                                                 .P = t->config.desc->max_positions,
-                                                 .dwte = unit_grad(t, unit, ROLE_LAYER_WTE),
-                                                 .accumulate_wte = unit->to.adds,
-                                                 .dout = t->layer_in,
-                                                 .tokens = pass->batch.tokens,
-                                                 .positions = pass->batch.positions,
-                                                 .scale = inputs_scale(t),
-                                                 .padding = model_desc_untrained_token(t->config.desc)};
+    struct embedding_bwd_args embedding =
+        embedding_bwd_args(pass, unit, width, unit_grad(t, unit, ROLE_LAYER_WTE), t->layer_in, inputs_scale(t));
+    embedding.V = t->config.desc->layer_vocab;
     t->device->ops->embedding_bwd(pass->stream, &embedding);
     const struct head_norm_bwd_args norm = {
         .dtype = t->dtype,

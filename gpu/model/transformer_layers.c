@@ -79,14 +79,28 @@ struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, 
         .accumulate_dbias = sums.accumulate,
         .gate_up = gated && !adapted ? aux : NULL,
         .gated_gelu = gated && t->config.desc->mlp == MLP_GEGLU,
-        .accumulate = adapted,
     };
 }
 
-void linear_weight_gradient(const struct pass *pass, const struct linear_bwd_weight_args *args)
+void linear_run(const struct pass *pass, const struct unit *unit, enum linear which, int64_t first,
+                const struct linear_fwd_args *args)
 {
-    ASSERT(args->dw || !args->dbias);
-    if (args->dw) pass->transformer->device->ops->linear_bwd_weight(pass->stream, args);
+    const bool adapted = adapter_of(pass->transformer, unit->index, which);
+    if (args->accumulate) /* the product has a GELU: what is added to its sum goes first */
+        adapter_forward(pass, unit, which, first, args);
+    PASS_PRODUCT(pass, fwd, args);
+    if (adapted && !args->accumulate) adapter_forward(pass, unit, which, first, args);
+}
+
+void linear_run_backward(const struct pass *pass, const struct unit *unit, enum linear which, int64_t first,
+                         const struct linear_bwd_weight_args *weight, struct linear_bwd_input_args input, bool adds)
+{
+    const bool adapted = adapter_of(pass->transformer, unit->index, which);
+    ASSERT(weight->dw || !weight->dbias);
+    if (weight->dw) PASS_PRODUCT(pass, bwd_weight, weight);
+    if (adapted) adapter_backward(pass, unit, which, first, weight, input.dx, adds);
+    input.accumulate = adapted || adds;
+    if (input.dx) PASS_PRODUCT(pass, bwd_input, &input);
 }
 
 void linear_forward(const struct pass *pass, const struct unit *unit, enum linear which, void *y, const void *x,
@@ -94,12 +108,9 @@ void linear_forward(const struct pass *pass, const struct unit *unit, enum linea
 {
     const struct transformer *t = pass->transformer;
     struct linear_fwd_args args = linear_fwd_args(t, unit, which, pass->M, y, x, aux);
-    const bool adapted = adapter_of(t, unit->index, which);
-    if (args.accumulate) /* the product has a GELU: what is added to its sum goes first */
-        adapter_forward(pass, unit, which, 0, &args);
-    t->device->ops->linear_fwd(pass->stream, &args);
-    if (adapted && !args.accumulate) adapter_forward(pass, unit, which, 0, &args);
-    if (adapted && aux && transformer_gates(t) && !transformer_gates_again(t)) {
+    linear_run(pass, unit, which, 0, &args);
+    if (pass->announces || !aux || !transformer_gates(t) || transformer_gates_again(t)) return;
+    if (!args.gated) { /* what adapters add comes before the gate */
         args.gated = aux;
         const struct swiglu_fwd_args gate = linear_gate_fwd(&args);
         t->device->ops->swiglu_fwd(pass->stream, &gate);
@@ -111,12 +122,10 @@ void linear_backward(const struct pass *pass, const struct unit *unit, enum line
 {
     const struct transformer *t = pass->transformer;
     struct linear_bwd_weight_args weight = linear_bwd_weight_args(t, unit, which, pass->M, dy, x);
-    linear_weight_gradient(pass, &weight);
     struct linear_bwd_input_args input = linear_bwd_input_args(t, unit, which, pass->M, dx, dy, aux);
-    if (input.accumulate) adapter_backward(pass, unit, which, 0, &weight, dx, false);
-    if (!dx) return;
-    t->device->ops->linear_bwd_input(pass->stream, &input);
-    if (input.accumulate && aux && transformer_gates(t)) {
+    linear_run_backward(pass, unit, which, 0, &weight, input, false);
+    if (pass->announces || !dx || !aux || !transformer_gates(t)) return;
+    if (!input.gate_up) {
         input.gate_up = aux;
         const struct swiglu_bwd_args gate = linear_gate_bwd(&input);
         t->device->ops->swiglu_bwd(pass->stream, &gate);
@@ -135,14 +144,22 @@ struct dropout dropout_at(const struct pass *pass, enum dropout_kind kind, int64
     return dropout;
 }
 
-const void *drop(const struct pass *pass, enum dropout_kind kind, int64_t layer, void *y, const void *x)
+const void *drop_rows(const struct pass *pass, enum dropout_kind kind, int64_t layer, int64_t first, int64_t rows,
+                      void *y, const void *x)
 {
     const struct transformer *t = pass->transformer;
     struct dropout_args args = {
-        .dtype = t->dtype, .M = pass->M, .C = t->C, .y = y, .x = x, .dropout = dropout_at(pass, kind, layer)};
+        .dtype = t->dtype, .M = rows, .C = t->C, .y = y, .x = x, .dropout = dropout_at(pass, kind, layer)};
     if (!args.dropout.threshold) return x;
+    if (args.dropout.tokens) /* a plan has none */
+        args.dropout.tokens += first;
     t->device->ops->dropout(pass->stream, &args);
     return y;
+}
+
+const void *drop(const struct pass *pass, enum dropout_kind kind, int64_t layer, void *y, const void *x)
+{
+    return drop_rows(pass, kind, layer, 0, pass->M, y, x);
 }
 
 void norm_forward(const struct pass *pass, const struct unit *unit, struct norm norm, const void *x, const void *delta)
@@ -192,6 +209,13 @@ void norm_backward(const struct pass *pass, const struct unit *unit, struct norm
         .accumulate_sums = sums.accumulate,
     };
     t->device->ops->norm_bwd(pass->stream, &args);
+}
+
+void accumulate_to(const struct pass *pass, int64_t n, void *dst, enum dtype dst_dtype, const void *src,
+                   enum dtype src_dtype, float scale, bool adds)
+{
+    const struct accumulate_args args = {dst_dtype, src_dtype, n, dst, src, scale, adds};
+    pass->transformer->device->ops->accumulate(pass->stream, &args);
 }
 
 void add_rows(const struct pass *pass, void *y, const void *a, const void *b, const void *factor)

@@ -12,8 +12,13 @@ struct linear_bwd_weight_args linear_bwd_weight_args(const struct transformer *t
 struct linear_bwd_input_args linear_bwd_input_args(const struct transformer *t, const struct unit *unit,
                                                    enum linear which, int64_t M, void *dx, const void *dy, void *aux);
 
-/* Enqueues the gradient of a weight and its bias, unless they are frozen: both, or only the bias. */
-void linear_weight_gradient(const struct pass *pass, const struct linear_bwd_weight_args *args);
+/* A product for the pass's rows from `first` on, with what the adapters of its matrix add; unit: the one with these.
+ * Backward: the gradients of the weight and its bias, unless they are frozen (both, or only the bias), then, unless dx
+ * is NULL, dx = what goes back, or += with `adds`. */
+void linear_run(const struct pass *pass, const struct unit *unit, enum linear which, int64_t first,
+                const struct linear_fwd_args *args);
+void linear_run_backward(const struct pass *pass, const struct unit *unit, enum linear which, int64_t first,
+                         const struct linear_bwd_weight_args *weight, struct linear_bwd_input_args input, bool adds);
 
 /* y = x · W + bias. The up product has an `aux`: y = gelu(aux), aux = x · W + bias; or in a gated MLP aux is SwiGLU or
  * GeGLU of y, unless transformer_gates_again(). */
@@ -29,8 +34,15 @@ void linear_backward(const struct pass *pass, const struct unit *unit, enum line
 /* The dropout of a kind in a layer (the embedding: 0); nothing is dropped in evaluation. */
 struct dropout dropout_at(const struct pass *pass, enum dropout_kind kind, int64_t layer);
 
-/* Drops from x (M, C) to y, which may be x, as forward and backward do alike. Returns y; x where nothing is dropped. */
+/* Drops from x (M, C) to y, which may be x, as forward and backward do alike. Returns y; x where nothing is dropped.
+ * drop_rows(): of the rows from `first` on, at which x and y begin. */
 const void *drop(const struct pass *pass, enum dropout_kind kind, int64_t layer, void *y, const void *x);
+const void *drop_rows(const struct pass *pass, enum dropout_kind kind, int64_t layer, int64_t first, int64_t rows,
+                      void *y, const void *x);
+
+/* dst = scale · src, or with `adds` (scale 1) dst + src, n elements. */
+void accumulate_to(const struct pass *pass, int64_t n, void *dst, enum dtype dst_dtype, const void *src,
+                   enum dtype src_dtype, float scale, bool adds);
 
 /* y = factor · (a + b), rows of the residual stream; b NULL: 0, factor NULL: 1. */
 void add_rows(const struct pass *pass, void *y, const void *a, const void *b, const void *factor);

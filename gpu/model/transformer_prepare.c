@@ -33,44 +33,22 @@ static void prepare_release(struct products *p)
     free(p->bwd_weight);
 }
 
-/* The products of a matrix, and of its adapters, which are in `unit`. dw NULL: the matrix is frozen. */
-static void prepare_matrix(const struct pass *pass, const struct unit *unit, enum linear which,
-                           const struct linear_fwd_args *fwd, const struct linear_bwd_input_args *input,
-                           const struct linear_bwd_weight_args *weight)
+/* The products of a matrix, and of its adapters. */
+static void prepare_linear(const struct pass *pass, const struct unit *unit, enum linear which)
 {
-    struct products *p = pass->announces;
-    p->fwd[p->num_fwd++] = *fwd;
-    if (unit->index < pass->transformer->first_trained) /* backward has ended */
-        return;
-    p->bwd_input[p->num_bwd_input++] = *input;
-    if (weight->dw) p->bwd_weight[p->num_bwd_weight++] = *weight;
-    if (!adapter_of(pass->transformer, unit->index, which)) return;
-    adapter_forward(pass, unit, which, 0, fwd);
-    adapter_backward(pass, unit, which, 0, weight, prepare_place(), false);
-}
-
-static void prepare_linear(const struct pass *pass, const struct unit *unit, enum linear which, int64_t M)
-{
-    const struct transformer *t = pass->transformer;
     void *place = prepare_place();
-    const struct linear_fwd_args fwd =
-        linear_fwd_args(t, unit, which, M, place, place, which == LINEAR_UP ? place : NULL);
-    const struct linear_bwd_input_args input =
-        linear_bwd_input_args(t, unit, which, M, place, place, which == LINEAR_DOWN ? place : NULL);
-    const struct linear_bwd_weight_args weight = linear_bwd_weight_args(t, unit, which, M, place, place);
-    prepare_matrix(pass, unit, which, &fwd, &input, &weight);
+    linear_forward(pass, unit, which, place, place, which == LINEAR_UP ? place : NULL);
+    if (unit->index >= pass->transformer->first_trained) /* else backward has ended */
+        linear_backward(pass, unit, which, place, place, place, which == LINEAR_DOWN ? place : NULL);
 }
 
-/* head, matrix: the units of the head, and of its matrix, which is the token embedding if it is tied. */
 static void prepare_head(const struct pass *pass, const struct unit *head, const struct unit *matrix, int64_t rows)
 {
-    const struct transformer *t = pass->transformer;
-    const struct linear_fwd_args fwd = head_fwd_args(t, matrix, rows, prepare_place());
-    struct linear_bwd_input_args input = head_bwd_input_args(t, matrix, rows, prepare_place());
-    const struct linear_bwd_weight_args weight = head_bwd_weight_args(t, matrix, rows, prepare_place());
-    input.accumulate = adapter_of(t, head->index, LINEAR_HEAD);
-    prepare_matrix(pass, head, LINEAR_HEAD, &fwd, &input, &weight);
-    if (t->config.desc->pooler) prepare_linear(pass, head, LINEAR_POOLER, rows);
+    struct pass chunk = *pass;
+    chunk.M = rows;
+    head_logits(&chunk, head, matrix, 0, rows, prepare_place());
+    head_logits_bwd(&chunk, head, matrix, 0, rows, prepare_place(), prepare_place());
+    if (pass->transformer->config.desc->pooler) prepare_linear(&chunk, head, LINEAR_POOLER);
 }
 
 /* Whether the same is trained in two blocks, with adapters of the same ranks: their products are then the same. */
@@ -95,7 +73,7 @@ static void prepare_blocks(const struct pass *pass, struct unit *unit)
         while (before < unit->index && !prepare_alike(t, before, unit->index)) before++;
         for (int which = 0; before == unit->index && which < LINEAR_HEAD; which++)
             if (transformer_tensor(t, unit->index, linear_of(t, unit->index, (enum linear)which)->weight))
-                prepare_linear(pass, unit, (enum linear)which, pass->M);
+                prepare_linear(pass, unit, (enum linear)which);
     }
 }
 
@@ -132,7 +110,7 @@ enum status transformer_prepare(const struct transformer *t, bool accumulates, b
     const int blocks = p.num_bwd_weight;
     memset(unit.to.matrix_sums, 0, sizeof unit.to.matrix_sums);
     unit.index = 0;
-    if (t->I) prepare_linear(&pass, &unit, LINEAR_LAYER_IN, M);
+    if (t->I) prepare_linear(&pass, &unit, LINEAR_LAYER_IN);
     adapter_embed(&pass, &unit, prepare_place());
     adapter_embed_backward(&pass, &unit, prepare_place());
     struct unit head = unit;

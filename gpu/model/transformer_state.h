@@ -188,8 +188,7 @@ struct transformer {
     struct rope_table query_rope; /* rope times what queries are multiplied by, if that is not 1 everywhere */
     struct input *inputs;         /* [num_inputs] owned; their arrays lie in the arena, in one piece */
     int num_inputs;
-    char *input_memory;
-    size_t input_bytes;
+    size_t input_bytes; /* of these arrays, from inputs[0].tokens on */
 
     struct block_graphs *graphs; /* owned; NULL unless config.graphs_by_block */
     bool replays;                /* transformer_replay() */

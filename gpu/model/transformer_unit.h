@@ -4,7 +4,7 @@
 
 #include "gpu/model/transformer_state.h"
 
-/* Matrix products of a pass, to be announced (transformer_prepare.c). */
+/* Matrix products of a pass that announces them (transformer_prepare.c). */
 struct products {
     struct linear_fwd_args *fwd;
     struct linear_bwd_input_args *bwd_input;
@@ -28,8 +28,13 @@ struct pass {
     const int32_t *host_targets;
     float *host_logits;
     const struct kv_cache *cache; /* generation: of the tokens before these, and gets these; else NULL */
-    struct products *announces;   /* NULL, or adapters add their products there, and run nothing */
+    struct products *announces;   /* NULL, or products are added there, and nothing runs */
 };
+
+/* Runs a matrix product, or announces it. kind: fwd, bwd_input or bwd_weight. */
+#define PASS_PRODUCT(pass, kind, args)                                                              \
+    ((pass)->announces ? (void)((pass)->announces->kind[(pass)->announces->num_##kind++] = *(args)) \
+                       : (pass)->transformer->device->ops->linear_##kind((pass)->stream, args))
 
 /* A unit between unit_acquire() and unit_release(), its gradients between unit_grads() and unit_ready(). */
 struct unit {
@@ -55,6 +60,12 @@ float *unit_grad(const struct transformer *t, const struct unit *unit, enum tens
 void *unit_matrix_grad(const struct transformer *t, const struct unit *unit, enum tensor_role role);
 
 /* ---- unit 0: embedding (transformer_embedding.c) ------------------------- */
+
+/* The arguments of a look-up of the pass's tokens in a table of rows of C, without positions and types. */
+struct embedding_fwd_args embedding_fwd_args(const struct pass *pass, int64_t C, void *out, const void *table,
+                                             float scale);
+struct embedding_bwd_args embedding_bwd_args(const struct pass *pass, const struct unit *unit, int64_t C,
+                                             float *gradient, const void *dout, float scale);
 
 /* Writes block 0's res1. */
 enum status embedding_forward(const struct pass *pass, enum param_pass kind);
@@ -90,9 +101,9 @@ enum status head_train(const struct pass *pass);
 /* To the logits of the last token, as transformer_continue() gives them. */
 enum status head_next(const struct pass *pass, void *logits);
 
-/* The arguments of the matrix products of a chunk of M rows of logits. */
-struct linear_fwd_args head_fwd_args(const struct transformer *t, const struct unit *unit, int64_t M, const void *x);
-struct linear_bwd_weight_args head_bwd_weight_args(const struct transformer *t, const struct unit *unit, int64_t M,
-                                                   const void *x);
-struct linear_bwd_input_args head_bwd_input_args(const struct transformer *t, const struct unit *unit, int64_t M,
-                                                 void *dx);
+/* The matrix products of logits [first, first + rows), from x, the input of the head's matrix; then from dlogits, with
+ * dx. unit: the head; matrix: the unit with its matrix, which is the token embedding if it is tied. */
+void head_logits(const struct pass *pass, const struct unit *unit, const struct unit *matrix, int64_t first,
+                 int64_t rows, const void *x);
+void head_logits_bwd(const struct pass *pass, const struct unit *unit, const struct unit *matrix, int64_t first,
+                     int64_t rows, const void *x, void *dx);

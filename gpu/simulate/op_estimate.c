@@ -373,8 +373,9 @@ struct op_estimate op_estimate_grouped_linear_bwd_weight(const struct assumed_gp
 /* Its kernels multiply in fp32, without tensor cores, at about a quarter of that rate, because their operands come from
  * shared memory; a block of threads has DELTA_SLICE columns of a head's state. */
 static struct op_estimate delta_estimate(const struct assumed_gpu *s, enum time_kind kind, struct op_cost work,
-                                         double blocks, int launches)
+                                         int64_t heads, int64_t Dv, int launches)
 {
+    const double blocks = (double)heads * (((double)Dv + DELTA_SLICE - 1) / DELTA_SLICE);
     const double share = 0.25, sms = (double)s->gpu->sms, use = blocks > 0 && blocks < sms ? blocks / sms : 1;
     const double flops = work.flops / (share * use * s->gpu->flops[DTYPE_F32]);
     return one_part(kind, at_ceiling(s, DTYPE_F32, work), fmax(flops, work.bytes / (share_pointwise * s->gpu->bytes)),
@@ -383,16 +384,12 @@ static struct op_estimate delta_estimate(const struct assumed_gpu *s, enum time_
 
 struct op_estimate op_estimate_delta_rule_fwd(const struct assumed_gpu *s, const struct delta_rule_fwd_args *a)
 {
-    const double slices = ((double)a->Dv + DELTA_SLICE - 1) / DELTA_SLICE;
-    return delta_estimate(s, TIME_ATTENTION_FORWARD, op_cost_delta_rule_fwd(a), (double)(a->num_seqs * a->Hv) * slices,
-                          1);
+    return delta_estimate(s, TIME_ATTENTION_FORWARD, op_cost_delta_rule_fwd(a), a->num_seqs * a->Hv, a->Dv, 1);
 }
 
 struct op_estimate op_estimate_delta_rule_bwd(const struct assumed_gpu *s, const struct delta_rule_bwd_args *a)
 {
-    const double slices = ((double)a->Dv + DELTA_SLICE - 1) / DELTA_SLICE;
-    return delta_estimate(s, TIME_ATTENTION_BACKWARD, op_cost_delta_rule_bwd(a), (double)(a->num_seqs * a->Hv) * slices,
-                          4);
+    return delta_estimate(s, TIME_ATTENTION_BACKWARD, op_cost_delta_rule_bwd(a), a->num_seqs * a->Hv, a->Dv, 4);
 }
 
 /* ---- ops that move bytes ------------------------------------------------- */

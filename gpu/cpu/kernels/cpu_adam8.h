@@ -86,12 +86,12 @@ static ALWAYS_INLINE void adam8_encode(float *values, const struct adam8_map *ma
 }
 
 static ALWAYS_INLINE void adam8_block(const struct adam8_args *a, const struct adam8_maps *maps,
-                                      const struct adam8_numbers *k, float weight_decay, int64_t block,
-                                      enum dtype param_dtype, enum dtype grad_dtype)
+                                      const struct adam8_numbers *k, int64_t block, enum dtype param_dtype,
+                                      enum dtype grad_dtype)
 {
     float ms[MOMENT_BLOCK], vs[MOMENT_BLOCK];
     const int64_t first = block * MOMENT_BLOCK;
-    const float decay = k->lr * weight_decay;
+    const float decay = k->lr * a->weight_decay;
     adam8_decode(&a->m[block], &maps->m, ms);
     adam8_decode(&a->v[block], &maps->v, vs);
     for (int i = 0; i < MOMENT_BLOCK; i += VF) {
@@ -111,14 +111,14 @@ static ALWAYS_INLINE void adam8_block(const struct adam8_args *a, const struct a
     adam8_encode(vs, &maps->v, &a->v[block]);
 }
 
-static void adam8_part(const struct adam8_args *a, const struct adam8_maps *maps, float weight_decay, struct range part)
+static void adam8_part(const struct adam8_args *a, const struct adam8_maps *maps, struct range part)
 {
     const struct adam8_numbers k = adam8_numbers_of(a);
     for (int64_t block = part.first / MOMENT_BLOCK; block < part.end / MOMENT_BLOCK; block++)
         if (a->grad_dtype == DTYPE_F32)
-            WITH_DTYPE(a->param_dtype, adam8_block(a, maps, &k, weight_decay, block, DT, DTYPE_F32));
+            WITH_DTYPE(a->param_dtype, adam8_block(a, maps, &k, block, DT, DTYPE_F32));
         else
-            WITH_DTYPE(a->param_dtype, adam8_block(a, maps, &k, weight_decay, block, DT, DTYPE_BF16));
+            WITH_DTYPE(a->param_dtype, adam8_block(a, maps, &k, block, DT, DTYPE_BF16));
 }
 
 static void op_adam8(struct stream *stream, const struct adam8_args *a)
@@ -132,13 +132,5 @@ static void op_adam8(struct stream *stream, const struct adam8_args *a)
     dynamic_map_unsigned(maps.v.values);
     dynamic_lookup_init(&maps.m.lookup, maps.m.values);
     dynamic_lookup_init(&maps.v.lookup, maps.v.values);
-#pragma omp parallel if (a->n > WORTH_THREADS)
-    {
-        const struct range mine = range_mine(a->n, MOMENT_BLOCK);
-        float weight_decay = a->weight_decay;
-        for (int64_t first = mine.first; first < mine.end;) {
-            const struct range part = next_segment(a->segments, &first, mine.end, &weight_decay);
-            adam8_part(a, &maps, weight_decay, part);
-        }
-    }
+    IN_SEGMENTS(adam8_args, MOMENT_BLOCK, adam8_part(&one, &maps, segment));
 }

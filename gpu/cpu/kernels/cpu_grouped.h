@@ -133,12 +133,8 @@ static void op_grouped_linear_fwd(struct stream *stream, const struct grouped_li
 
 static void op_grouped_linear_bwd_input(struct stream *stream, const struct grouped_linear_bwd_input_args *a)
 {
-    struct grouped g = {
-        .p = {false, a->weights_in_out, 0, a->K, a->N, a->dy, a->w, a->N, a->weights_in_out ? a->N : a->K},
-        .e = {.dtype = a->dtype, .c_dtype = a->dtype, .c = a->dx, .ldc = a->K, .accumulate = a->accumulate},
-        .experts = a->E,
-        .offsets = a->offsets};
-    if (a->M > 0) grouped_product(stream, &g);
+    const struct grouped_linear_fwd_args product = grouped_linear_of_bwd_input(a);
+    op_grouped_linear_fwd(stream, &product);
 }
 
 static ALWAYS_INLINE void grouped_bias_sums(const struct grouped_linear_bwd_weight_args *a, int64_t expert,

@@ -38,20 +38,17 @@ static ALWAYS_INLINE double cross_entropy_row(const struct cross_entropy_args *a
         if (dlogits) memset(dlogits, 0, (size_t)(a->V_padded > a->V ? a->V_padded : a->V) * dtype_size(dtype));
         return 0;
     }
-    int64_t whole = a->V / VF * VF, left = a->V - whole;
-    vi inside = vf_lanes_below(left);
-    vf lowest = vf_set(-INFINITY);
-    vf m = lowest;
-    for (int64_t j = 0; j < whole; j += VF) m = vf_max(m, logits_of(vf_load(logits, j, logits_dtype), a, capped));
-    if (left)
-        m = vf_max(m, vf_select(inside, logits_of(vf_load_part(logits, whole, left, logits_dtype), a, capped), lowest));
+    const vf lowest = vf_set(-INFINITY);
+    vf m = lowest, sum = vf_zero();
+    for (int64_t j = 0; j < a->V; j += VF) {
+        vf z = logits_of(vf_get(logits, j, a->V, logits_dtype), a, capped);
+        m = vf_max(m, a->V - j < VF ? vf_select(vf_lanes_below(a->V - j), z, lowest) : z);
+    }
     float highest = vf_max_lane(m);
-    vf sum = vf_zero();
-    for (int64_t j = 0; j < whole; j += VF)
-        sum += vf_exp(logits_of(vf_load(logits, j, logits_dtype), a, capped) - highest);
-    if (left)
-        sum += vf_select(
-            inside, vf_exp(logits_of(vf_load_part(logits, whole, left, logits_dtype), a, capped) - highest), vf_zero());
+    for (int64_t j = 0; j < a->V; j += VF) {
+        vf e = vf_exp(logits_of(vf_get(logits, j, a->V, logits_dtype), a, capped) - highest);
+        sum += a->V - j < VF ? vf_select(vf_lanes_below(a->V - j), e, vf_zero()) : e;
+    }
     double total = vf_sum(sum);
     vf all_equal = logits_of(vf_set(dtype_load(logits, target, logits_dtype)), a, capped);
     float logit = all_equal[0], slope = logits_slope(all_equal, a, capped)[0];

@@ -19,14 +19,11 @@ OP_OF_ELEMENTS(muon_momentum, WITH_DTYPE(a->grad_dtype, muon_momentum_part(a, pa
 /* y = bf16(a · x + b · p), n elements; y may be x. */
 static void orthogonalize_blend(int64_t n, void *y, float a, const void *x, float b, const float *p)
 {
-#pragma omp parallel if (n > WORTH_THREADS)
-    {
-        struct range part = range_mine(n, 64);
-        for (int64_t i = part.first; i < part.end; i += VF) {
+    IN_PARTS(
+        n, n, 64, for (int64_t i = part.first; i < part.end; i += VF) {
             vf sum = a * vf_get(x, i, part.end, DTYPE_BF16);
             vf_put(y, i, part.end, vf_fma(vf_set(b), vf_get(p, i, part.end, DTYPE_F32), sum), DTYPE_BF16);
-        }
-    }
+        });
 }
 
 static void orthogonalize_normalise(int64_t n, void *y, const void *x, double sum)
@@ -34,12 +31,9 @@ static void orthogonalize_normalise(int64_t n, void *y, const void *x, double su
     const float rounded = bf16_to_f32(bf16_from_f32((float)sqrt(sum)));
     const float least = bf16_to_f32(bf16_from_f32(orthogonalize_eps));
     const vf norm = vf_set(rounded < least ? least : rounded);
-#pragma omp parallel if (n > WORTH_THREADS)
-    {
-        struct range part = range_mine(n, 64);
-        for (int64_t i = part.first; i < part.end; i += VF)
-            vf_put(y, i, part.end, vf_get(x, i, part.end, DTYPE_BF16) / norm, DTYPE_BF16);
-    }
+    IN_PARTS(n, n, 64,
+             for (int64_t i = part.first; i < part.end; i += VF)
+                 vf_put(y, i, part.end, vf_get(x, i, part.end, DTYPE_BF16) / norm, DTYPE_BF16));
 }
 
 /* y (M, N) fp32 = x (M, K) · w, which is stored (K, N), or (N, K) if transposed. */

@@ -82,6 +82,17 @@ static inline struct range next_segment(const struct decay_segment *list, int64_
     return part;
 }
 
+/* Each thread does the last argument, a statement, for the segments of its part of the elements: `one` is the op's
+ * arguments with the weight decay of `segment`. */
+#define IN_SEGMENTS(type, grain, ...)                                                                    \
+    IN_PARTS(a->n, a->n, grain, {                                                                        \
+        struct type one = *a;                                                                            \
+        for (int64_t first = part.first; first < part.end;) {                                            \
+            const struct range segment = next_segment(a->segments, &first, part.end, &one.weight_decay); \
+            __VA_ARGS__;                                                                                 \
+        }                                                                                                \
+    })
+
 /* ---- Adam ---------------------------------------------------------------- */
 
 /* Rounds where the GPU's kernel does (ops_cuda_optimizer.cu), at each level with FMA: offload keeps its bits. */
@@ -197,18 +208,10 @@ static void op_adam(struct stream *stream, const struct adam_args *a)
     if (a->step->skipped) return;
     const bool wide = a->master_dtype == DTYPE_F32 && a->moment_dtype == DTYPE_F32;
     ASSERT(wide || (a->master_dtype == DTYPE_BF16 && !a->param));
-#pragma omp parallel if (a->n > WORTH_THREADS)
-    {
-        const struct range mine = range_mine(a->n, 64);
-        struct adam_args one = *a;
-        for (int64_t first = mine.first; first < mine.end;) {
-            const struct range part = next_segment(a->segments, &first, mine.end, &one.weight_decay);
-            if (!wide || a->grad_dtype != DTYPE_F32)
-                adam_part_narrow(&one, part);
-            else
-                WITH_DTYPE(a->param_dtype, adam_part(&one, part, DT));
-        }
-    }
+    if (!wide || a->grad_dtype != DTYPE_F32)
+        IN_SEGMENTS(adam_args, 64, adam_part_narrow(&one, segment));
+    else
+        IN_SEGMENTS(adam_args, 64, WITH_DTYPE(a->param_dtype, adam_part(&one, segment, DT)));
 }
 
 /* ---- Lion, SGD ----------------------------------------------------------- */
@@ -262,13 +265,7 @@ static void op_momentum(struct stream *stream, const struct momentum_args *a)
     heartbeat_beat();
     ASSERT(a->rule == OPTIMIZER_SGD || (a->rule == OPTIMIZER_LION && a->m));
     if (a->step->skipped) return;
-#pragma omp parallel if (a->n > WORTH_THREADS)
-    {
-        const struct range mine = range_mine(a->n, 64);
-        struct momentum_args one = *a;
-        for (int64_t first = mine.first; first < mine.end;) {
-            const struct range part = next_segment(a->segments, &first, mine.end, &one.weight_decay);
-            WITH_BOOL(WIDE, a->grad_dtype == DTYPE_F32, momentum_part(&one, part, WIDE ? DTYPE_F32 : DTYPE_BF16));
-        }
-    }
+    IN_SEGMENTS(
+        momentum_args, 64,
+        WITH_BOOL(WIDE, a->grad_dtype == DTYPE_F32, momentum_part(&one, segment, WIDE ? DTYPE_F32 : DTYPE_BF16)));
 }

@@ -113,17 +113,11 @@ static void attention_describe_candidate(const void *op, int candidate, char *te
              (long long)t->candidates[candidate].piece);
 }
 
-static void add_attention_tensor(struct autotune_problem *p, void *pointer, enum dtype dtype, int64_t rows, int64_t ld)
-{
-    p->tensors[p->num_tensors++] = (struct autotune_tensor){.pointer = pointer, .dtype = dtype, .rows = rows, .ld = ld};
-}
-
 /* A result of `heads` heads; samples are whole sequences. */
 static void add_result(struct autotune_problem *p, const struct attention_shape *s, void *pointer, int64_t M,
                        int64_t ld, int64_t heads, const char *name)
 {
-    add_attention_tensor(p, pointer, (enum dtype)s->dtype, M, ld);
-    struct autotune_tensor *tensor = &p->tensors[p->num_tensors - 1];
+    struct autotune_tensor *tensor = autotune_add(p, pointer, (enum dtype)s->dtype, M, ld);
     tensor->name = name;
     tensor->width = heads * s->D;
     tensor->part = s->D;
@@ -137,27 +131,23 @@ static void add_tensors(struct trial *t, struct autotune_problem *p)
     const enum dtype dtype = (enum dtype)s->dtype;
     struct attention_bwd_args *a = &t->bwd;
     const int64_t M = a->M;
-    add_attention_tensor(p, &a->seq_start, DTYPE_F32, t->sequences + 1, 1);
-    add_attention_tensor(p, &a->dropout.tokens, DTYPE_F32, s->dropout ? M : 0, 2);
-    add_attention_tensor(p, &a->q, dtype, M, s->ld_q);
-    add_attention_tensor(p, &a->k, dtype, M, s->ld_k);
-    add_attention_tensor(p, &a->v, dtype, M, s->ld_v);
+    autotune_add(p, &a->seq_start, DTYPE_F32, t->sequences + 1, 1);
+    autotune_add(p, &a->dropout.tokens, DTYPE_F32, s->dropout ? M : 0, 2);
+    autotune_add(p, &a->q, dtype, M, s->ld_q);
+    autotune_add(p, &a->k, dtype, M, s->ld_k);
+    autotune_add(p, &a->v, dtype, M, s->ld_v);
     if (t->plan->direction == ATTENTION_FORWARD) {
         add_result(p, s, &a->out, M, s->ld_o, s->H, "out");
-        p->tensors[p->num_tensors++] = (struct autotune_tensor){.pointer = &a->lse,
-                                                                .dtype = DTYPE_F32,
-                                                                .rows = s->H,
-                                                                .ld = M,
-                                                                .width = M,
-                                                                .name = "lse",
-                                                                .sampled = 1,
-                                                                .part = M,
-                                                                .tolerance = 1e-3};
+        struct autotune_tensor *lse = autotune_add(p, &a->lse, DTYPE_F32, s->H, M);
+        lse->name = "lse";
+        lse->width = lse->part = M;
+        lse->sampled = 1;
+        lse->tolerance = 1e-3;
         return;
     }
-    add_attention_tensor(p, &a->out, dtype, M, s->ld_o);
-    add_attention_tensor(p, &a->lse, DTYPE_F32, s->H, M);
-    add_attention_tensor(p, &a->dout, dtype, M, s->ld_o);
+    autotune_add(p, &a->out, dtype, M, s->ld_o);
+    autotune_add(p, &a->lse, DTYPE_F32, s->H, M);
+    autotune_add(p, &a->dout, dtype, M, s->ld_o);
     add_result(p, s, &a->dq, M, s->ld_dq, s->H, "dq");
     add_result(p, s, &a->dk, M, s->ld_dk, s->KV, "dk");
     add_result(p, s, &a->dv, M, s->ld_dv, s->KV, "dv");

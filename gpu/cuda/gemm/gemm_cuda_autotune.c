@@ -53,17 +53,12 @@ static void gemm_describe_algorithm(const void *op, int candidate, char *text, s
     describe_tuned(&((const struct product_trial *)op)->plan->key, text, size);
 }
 
-static void add_gemm_operand(struct autotune_problem *p, void *pointer, int64_t dtype, int64_t columns, int64_t ld)
-{
-    p->tensors[p->num_tensors++] =
-        (struct autotune_tensor){.pointer = pointer, .dtype = (enum dtype)dtype, .rows = columns, .ld = ld};
-}
-
 static enum status time_algorithms(struct tuning *t, struct gemm_plan *plan, struct error *err)
 {
     const struct gemm_key *key = &plan->key;
     struct product_trial trial = {.plan = plan, .product.key = *key};
     struct gemm_product *product = &trial.product;
+    const enum dtype input = (enum dtype)key->input;
     struct autotune_candidate candidates[GEMM_CANDIDATES];
     struct autotune_problem p = {.key = gemm_autotune_key(key),
                                  .op = &trial,
@@ -76,11 +71,11 @@ static enum status time_algorithms(struct tuning *t, struct gemm_plan *plan, str
     if (!plan->supported) return STATUS_OK;
     for (int i = 0; i < count; i++)
         candidates[i] = (struct autotune_candidate){.config = gemm_config_of(&trial.results[i].algo, GEMM_UNTUNED)};
-    add_gemm_operand(&p, &product->a, key->input, key->transpose_a ? key->m : key->k, key->lda);
-    add_gemm_operand(&p, &product->b, key->input, key->transpose_b ? key->k : key->n, key->ldb);
-    add_gemm_operand(&p, &product->d, key->output, key->n, key->ldd);
-    add_gemm_operand(&p, &product->vector, DTYPE_F32, 1, key->m > key->n ? key->m : key->n);
-    add_gemm_operand(&p, &product->aux, key->input, key->n, key->ld_aux);
+    autotune_add(&p, &product->a, input, key->transpose_a ? key->m : key->k, key->lda);
+    autotune_add(&p, &product->b, input, key->transpose_b ? key->k : key->n, key->ldb);
+    autotune_add(&p, &product->d, (enum dtype)key->output, key->n, key->ldd);
+    autotune_add(&p, &product->vector, DTYPE_F32, 1, key->m > key->n ? key->m : key->n);
+    autotune_add(&p, &product->aux, input, key->n, key->ld_aux);
     TRY(autotune(t->tuner, &p, candidates, count, &best, err));
     t->lacks_memory |= best == AUTOTUNE_NO_MEMORY;
     plan->algorithm = trial.results[best >= 0 ? best : 0].algo;
@@ -94,13 +89,11 @@ static void lose_algorithm(const struct gemm_cuda *g, const struct gemm_key *key
     describe_tuned(key, device->lost_kernel, sizeof device->lost_kernel);
 }
 
-/* The library's first proposal, untimed. */
-static void fix_algorithm(const struct gemm_cuda *g, struct gemm_plan *plan)
+/* Of a plan's algorithm, untimed. */
+static void keep_in_cache(const struct gemm_cuda *g, const struct gemm_plan *plan, enum gemm_fusion fusion)
 {
     const struct autotune_key key = gemm_autotune_key(&plan->key);
-    gemm_plan_take_first(g, plan);
-    if (!plan->supported) return;
-    const struct autotune_config config = gemm_config_of(&plan->algorithm, GEMM_UNTUNED);
+    const struct autotune_config config = gemm_config_of(&plan->algorithm, fusion);
     autotune_cache_put(g->cache, &key, &config);
 }
 
@@ -119,7 +112,8 @@ static enum status tune_algorithm(struct tuning *t, const struct gemm_key *key, 
                  "and gives other bits",
                  (long long)key->m, (long long)key->n, (long long)key->k);
     if (!g->fixed) return time_algorithms(t, plan, err);
-    fix_algorithm(g, plan);
+    gemm_plan_take_first(g, plan);
+    if (plan->supported) keep_in_cache(g, plan, GEMM_UNTUNED);
     return STATUS_OK;
 }
 
@@ -167,15 +161,11 @@ static void add_gemm_tensor(struct autotune_problem *p, void *pointer, enum dtyp
                             int64_t ld, const char *name)
 {
     const int64_t sampled = SAMPLE_BYTES / (ld * (int64_t)dtype_size(dtype));
-    p->tensors[p->num_tensors++] = (struct autotune_tensor){.pointer = pointer,
-                                                            .dtype = dtype,
-                                                            .rows = rows,
-                                                            .ld = ld,
-                                                            .width = width,
-                                                            .name = name,
-                                                            .sampled = sampled > 1 ? sampled : 1,
-                                                            .part = width,
-                                                            .tolerance = dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-8};
+    struct autotune_tensor *tensor = autotune_add(p, pointer, dtype, rows, ld);
+    tensor->name = name;
+    tensor->width = tensor->part = width;
+    tensor->sampled = sampled > 1 ? sampled : 1;
+    tensor->tolerance = dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-8;
 }
 
 /* Experts with ever more rows: the last ones have twice the mean. */
@@ -296,27 +286,17 @@ static enum status tune_epilogue(struct tuning *t, struct gemm_plan *plan, const
     struct op_trial trial = {.plan = plan};
     const enum gemm_fusion twin = tuned_twin_fusion(t->gemm, &plan->key);
     const enum gemm_fusion fusion = twin == GEMM_UNTUNED ? GEMM_FUSED : twin;
-    const struct autotune_config unfused = gemm_config_of(&plan->algorithm, GEMM_UNFUSED);
     struct autotune_candidate candidate = {.config = gemm_config_of(&plan->algorithm, fusion)};
     const bool competes = twin == GEMM_UNTUNED && !t->gemm->fixed;
     struct autotune_problem p = {.reference = competes ? REFERENCE_COMPETES : REFERENCE_VERIFIES,
-                                 .reference_config = unfused};
+                                 .reference_config = gemm_config_of(&plan->algorithm, GEMM_UNFUSED)};
     int best;
     TRY(tune_op(t, &trial, op, &p, &candidate, 1, &best, err));
     t->lacks_memory |= best == AUTOTUNE_NO_MEMORY;
     if (best == AUTOTUNE_NO_MEMORY) return STATUS_OK;
-    if (best == AUTOTUNE_NONE) autotune_cache_put(t->gemm->cache, &p.key, &unfused);
+    if (best == AUTOTUNE_NONE) keep_in_cache(t->gemm, plan, GEMM_UNFUSED);
     plan->fusion = best >= 0 ? fusion : GEMM_UNFUSED;
     return STATUS_OK;
-}
-
-/* With fixed kernels, of an epilogue that is not usual. */
-static void leave_epilogue(const struct gemm_cuda *g, struct gemm_plan *plan)
-{
-    const struct autotune_key key = gemm_autotune_key(&plan->key);
-    const struct autotune_config unfused = gemm_config_of(&plan->algorithm, GEMM_UNFUSED);
-    plan->fusion = GEMM_UNFUSED;
-    autotune_cache_put(g->cache, &key, &unfused);
 }
 
 /* Tunes the op's product, without its epilogue too where it may be computed like that, then the fusion. */
@@ -331,7 +311,8 @@ static enum status tune_products(struct tuning *t, const struct gemm_op *op, str
     TRY(tune_algorithm(t, &plain.key, err));
     if (!plan->supported || plan->fusion != GEMM_UNTUNED) return STATUS_OK;
     if (!g->fixed || gemm_epilogue_is_usual(p.key.epilogue)) return tune_epilogue(t, plan, op, err);
-    leave_epilogue(g, plan);
+    plan->fusion = GEMM_UNFUSED;
+    keep_in_cache(g, plan, GEMM_UNFUSED);
     return STATUS_OK;
 }
 

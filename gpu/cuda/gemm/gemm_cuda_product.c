@@ -17,23 +17,17 @@ struct autotune_key gemm_autotune_key(const struct gemm_key *key)
 bool gemm_op_at(const struct linear_products *products, int number, struct gemm_op *op)
 {
     *op = (struct gemm_op){.fwd = NULL};
-    if (number < products->num_fwd) {
+    if (number < products->num_fwd)
         op->fwd = &products->fwd[number];
-        return true;
-    }
-    number -= products->num_fwd;
-    if (number < products->num_bwd_input) {
+    else if ((number -= products->num_fwd) < products->num_bwd_input)
         op->bwd_input = &products->bwd_input[number];
-        return true;
-    }
-    number -= products->num_bwd_input;
-    if (number < products->num_bwd_weight) {
+    else if ((number -= products->num_bwd_input) < products->num_bwd_weight)
         op->bwd_weight = &products->bwd_weight[number];
-        return true;
-    }
-    number -= products->num_bwd_weight;
-    op->grouped = number < products->num_grouped ? &products->grouped[number] : NULL;
-    return op->grouped != NULL;
+    else if ((number -= products->num_bwd_weight) < products->num_grouped)
+        op->grouped = &products->grouped[number];
+    else
+        return false;
+    return true;
 }
 
 static int64_t product_alignment(const void *pointer)
