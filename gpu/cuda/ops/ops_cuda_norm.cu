@@ -257,8 +257,8 @@ dim3 norm_block_of(int64_t vectors, int held)
 }
 
 template <typename T>
-void norm_fwd(struct stream *stream, const struct norm_fwd_args *a, struct row_layout x, struct row_layout y,
-              const struct norm_gate &gate = {}, const struct norm_rope &rope = {})
+void launch_norm_fwd(struct stream *stream, const struct norm_fwd_args *a, struct row_layout x, struct row_layout y,
+                     const struct norm_gate &gate = {}, const struct norm_rope &rope = {})
 {
     constexpr int V = VECTOR<T>;
     const int64_t size = sizeof(T), rows = a->M * x.heads;
@@ -534,7 +534,7 @@ int norm_bwd_parts(struct stream *stream, const struct norm_bwd_args *a, const s
 }
 
 template <typename T>
-void norm_bwd(struct stream *stream, const struct norm_bwd_args *a, const struct bwd_layouts *layouts)
+void launch_norm_bwd(struct stream *stream, const struct norm_bwd_args *a, const struct bwd_layouts *layouts)
 {
     const int64_t size = sizeof(T);
     ASSERT(a->M * layouts->x.heads <= INT32_MAX / 2 && a->C <= INT32_MAX / 2);
@@ -558,14 +558,14 @@ void cuda_norm_fwd(struct stream *stream, const struct norm_fwd_args *a)
 {
     const struct row_layout layout = {1, a->C};
     ASSERT(a->kind == NORM_RMS || a->mean);
-    dispatch(a->dtype, [&](auto type) { norm_fwd<decltype(type)>(stream, a, layout, layout); });
+    dispatch(a->dtype, [&](auto type) { launch_norm_fwd<decltype(type)>(stream, a, layout, layout); });
 }
 
 void cuda_norm_bwd(struct stream *stream, const struct norm_bwd_args *a)
 {
     const struct row_layout layout = {1, a->C};
     const struct bwd_layouts layouts = {layout, layout, layout, {}};
-    dispatch(a->dtype, [&](auto type) { norm_bwd<decltype(type)>(stream, a, &layouts); });
+    dispatch(a->dtype, [&](auto type) { launch_norm_bwd<decltype(type)>(stream, a, &layouts); });
 }
 
 void cuda_head_norm_fwd(struct stream *stream, const struct head_norm_fwd_args *a)
@@ -590,7 +590,8 @@ void cuda_head_norm_fwd(struct stream *stream, const struct head_norm_fwd_args *
     const struct rope_args apart = rope_of_head_norm(a);
     struct norm_rope rope = {a->positions, a->cos_table, a->sin_table};
     if (!turns) rope.positions = nullptr;
-    dispatch(a->dtype, [&](auto type) { norm_fwd<decltype(type)>(stream, &norm, layout_x, layout_y, gate, rope); });
+    dispatch(a->dtype,
+             [&](auto type) { launch_norm_fwd<decltype(type)>(stream, &norm, layout_x, layout_y, gate, rope); });
     if (a->positions && !turns) cuda_rope(stream, &apart);
 }
 
@@ -614,6 +615,6 @@ void cuda_head_norm_bwd(struct stream *stream, const struct head_norm_bwd_args *
     const int heads = static_cast<int>(a->heads);
     const struct bwd_layouts layouts = {
         {heads, a->ld_x}, {heads, a->ld_dy}, {heads, a->ld_dx}, {a->gate, a->dgate, {heads, a->ld_gate}}};
-    dispatch(a->dtype, [&](auto type) { norm_bwd<decltype(type)>(stream, &norm, &layouts); });
+    dispatch(a->dtype, [&](auto type) { launch_norm_bwd<decltype(type)>(stream, &norm, &layouts); });
 }
 CUDA_MODULE(norm, norm_sum_parts_kernel)
