@@ -56,6 +56,11 @@ static void engine_log_model(const struct run_spec *spec, const struct model_des
                      spec->data.seq_length, rope->original_max_positions,
                      rope->kind == ROPE_DYNAMIC ? "dynamic NTK's base for this length" : "long_factor");
     }
+    if (desc->experts.has_aux)
+        log_info("model: aux_loss: minimized x %g", desc->experts.aux_coef);
+    else if (desc->experts.count && !desc->experts.sigmoid)
+        log_info("model: aux_loss: watched only%s; model.output_router_logits: true minimizes it",
+                 spec->model.router_aux_loss_coef > 0 ? ", and model.router_aux_loss_coef has no effect" : "");
     if (desc->pooler) snprintf(pooled, sizeof pooled, ", pooled output %g", rates->pooled);
     if (rates->embedding > 0 || rates->attention > 0 || rates->residual > 0 || rates->pooled > 0)
         log_detail("model: dropout in training: embeddings %g, attention weights %g, residual branches %g%s",
