@@ -213,9 +213,10 @@ static enum status engine_check_experts(const struct engine *t, struct error *er
 {
     const char *why = t->spec->expert_parallel_size > 1 ? experts_not_shared(t) : NULL;
     if (!why) return STATUS_OK;
-    error_set(err, STATUS_USAGE, "'moe.expert_parallel_size' %" PRId64 " on %d ranks: %s",
-              t->spec->expert_parallel_size, t->world, why);
-    return error_hint(err, "1 is without; zero_optimization.stage: 3 shards experts as all weights");
+    error_set(err, STATUS_USAGE, "'moe.expert_parallel_size' %" PRId64 " on %d rank%s: %s",
+              t->spec->expert_parallel_size, t->world, PLURAL(t->world), why);
+    return error_hint(err, "--set moe.expert_parallel_size=1 trains without; zero_optimization.stage: 3 shards experts "
+                           "like all weights");
 }
 
 static enum status engine_shards(struct engine *t, struct error *err)
