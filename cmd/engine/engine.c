@@ -56,6 +56,11 @@ static void engine_log_model(const struct run_spec *spec, const struct model_des
                      spec->data.seq_length, rope->original_max_positions,
                      rope->kind == ROPE_DYNAMIC ? "dynamic NTK's base for this length" : "long_factor");
     }
+    if (desc->experts.has_aux)
+        log_info("model: aux_loss: minimized x %g", desc->experts.aux_coef);
+    else if (desc->experts.count && !desc->experts.sigmoid)
+        log_info("model: aux_loss: watched only%s; model.output_router_logits: true minimizes it",
+                 spec->model.router_aux_loss_coef > 0 ? ", and model.router_aux_loss_coef has no effect" : "");
     if (desc->pooler) snprintf(pooled, sizeof pooled, ", pooled output %g", rates->pooled);
     if (rates->embedding > 0 || rates->attention > 0 || rates->residual > 0 || rates->pooled > 0)
         log_detail("model: dropout in training: embeddings %g, attention weights %g, residual branches %g%s",
@@ -208,9 +213,10 @@ static enum status engine_check_experts(const struct engine *t, struct error *er
 {
     const char *why = t->spec->expert_parallel_size > 1 ? experts_not_shared(t) : NULL;
     if (!why) return STATUS_OK;
-    error_set(err, STATUS_USAGE, "'moe.expert_parallel_size' %" PRId64 " on %d ranks: %s",
-              t->spec->expert_parallel_size, t->world, why);
-    return error_hint(err, "1 is without; zero_optimization.stage: 3 shards experts as all weights");
+    error_set(err, STATUS_USAGE, "'moe.expert_parallel_size' %" PRId64 " on %d rank%s: %s",
+              t->spec->expert_parallel_size, t->world, PLURAL(t->world), why);
+    return error_hint(err, "--set moe.expert_parallel_size=1 trains without; zero_optimization.stage: 3 shards experts "
+                           "like all weights");
 }
 
 static enum status engine_shards(struct engine *t, struct error *err)

@@ -61,13 +61,16 @@ struct comms {
     const struct comm_log_row *rows;
     const struct comm_log_rank *ranks;
     const struct engine *engine;
-    int num_rows, world, units;
+    int num_rows, world;
     int64_t skipped, steps;
 };
 
+/* Of a block, its experts or its frozen tensors. */
 static bool is_block(const struct comms *c, const struct comm_log_row *row)
 {
-    return row->unit > 0 && row->unit < c->units - 1;
+    const struct tensor_table *table = &c->engine->table;
+    const int owner = row->unit < 0 ? -1 : table->units[row->unit].owner;
+    return owner > 0 && owner < tensor_table_head(table);
 }
 
 static void log_row(const struct comms *c, const struct comm_log_row *row, const char *unit)
@@ -78,7 +81,13 @@ static void log_row(const struct comms *c, const struct comm_log_row *row, const
              comms_algorithm_bandwidth(row->bytes, moving), comms_bus_bandwidth(row->bytes, moving, c->world));
 }
 
-/* The rows of the blocks of one collective for one purpose follow each other: unless each is to be shown, their sum. */
+/* Whether both rows are of blocks and of one collective for one purpose. */
+static bool is_alike(const struct comms *c, const struct comm_log_row *a, const struct comm_log_row *b)
+{
+    return is_block(c, a) && is_block(c, b) && a->purpose == b->purpose && !strcmp(a->collective, b->collective);
+}
+
+/* Unless each is to be shown, rows of blocks that are alike are added up in the place of the first. */
 static void log_table(const struct comms *c, bool each_block)
 {
     log_info("collectives of %" PRId64
@@ -86,30 +95,26 @@ static void log_table(const struct comms *c, bool each_block)
              c->steps, PLURAL(c->steps));
     log_info("%-14s  %-10s  %-10s %8s %12s %10s %10s %8s %8s", "collective", "for", "unit", "calls", "MB", "seconds",
              "waited", "algbw", "busbw");
-    for (int i = 0; i < c->num_rows; i++) {
-        struct comm_log_row row = c->rows[i];
-        if (each_block || !is_block(c, &row)) {
-            log_row(c, &row, comms_unit_name(c->engine, row.unit));
-            continue;
+    const struct comm_log_row *first = NULL;
+    for (const struct comm_log_row *next = c->rows, *end = next + c->num_rows; next < end; next++) {
+        const bool summed = !each_block && is_block(c, next);
+        struct comm_log_row row = *next;
+        if (summed && first && is_alike(c, first, next)) continue;
+        if (summed) first = next;
+        for (const struct comm_log_row *other = next + 1; summed && other < end; other++) {
+            if (!is_alike(c, next, other)) continue;
+            row.calls += other->calls;
+            row.bytes += other->bytes;
+            row.seconds += other->seconds;
+            row.waited += other->waited;
         }
-        for (; i + 1 < c->num_rows && is_block(c, &c->rows[i + 1]) && c->rows[i + 1].purpose == row.purpose &&
-               !strcmp(c->rows[i + 1].collective, row.collective);
-             i++) {
-            row.calls += c->rows[i + 1].calls;
-            row.bytes += c->rows[i + 1].bytes;
-            row.seconds += c->rows[i + 1].seconds;
-            row.waited += c->rows[i + 1].waited;
-        }
-        log_row(c, &row, "blocks");
+        log_row(c, &row, summed ? "blocks" : comms_unit_name(c->engine, row.unit));
     }
 }
 
 enum status comms_report_finish(struct run *run, struct error *err)
 {
-    struct comms c = {.world = run->boot->world,
-                      .engine = &run->engine,
-                      .units = run->engine.table.num_units,
-                      .steps = run->position.step - run->comms_from};
+    struct comms c = {.world = run->boot->world, .engine = &run->engine, .steps = run->position.step - run->comms_from};
     char path[FS_PATH_MAX];
     struct error why;
     TRY(comm_log_share(run->comm, true, err));

@@ -548,9 +548,9 @@ static enum status save_module(const struct target_search *s, const struct targe
         if (!tied && (strncmp(name, module->name, length) != 0 || name[length] != '.')) continue;
         if (strcmp(name, tensor->name) != 0 || choices[i].use == ADAPTER_LORA)
             return error_set(s->err, STATUS_USAGE,
-                             "'peft.modules_to_save' has '%s', which holds '%s': experts and routers are not saved; "
-                             "hint: name others, or the parameter in target_parameters",
-                             module->name, name);
+                             "'peft.modules_to_save' has '%s', which holds '%s': %s not saved; hint: name others, or "
+                             "the parameter in target_parameters",
+                             module->name, name, role_is_expert(tensor->role) ? "experts are" : "this matrix is");
         choices[i].use = ADAPTER_SAVE;
     }
     return STATUS_OK;

@@ -132,6 +132,7 @@ const struct spec_foreign_name spec_foreign_names[] = {
     {NOTHING, "zero3_init_flag", NULL, "weights are initialised slice by slice at every stage"},
     {NOTHING, "zero3_save_16bit_model", NULL, "`ztrain export` makes whole files from any checkpoint"},
     {NOTHING, "num_processes", NULL, "srun or --local-gpus N starts the ranks"},
+    {MISSING, "expert_parallel_size expert_model_parallel_size ep_size", "moe.expert_parallel_size", NULL},
     /* adapters */
     {RULE, "adapter finetuning_type use_peft", "peft", "{} is PEFT's default LoRA"},
     {RULE, "lora_r lora_rank", "peft.r", NULL},
@@ -198,7 +199,7 @@ const struct spec_foreign_name spec_foreign_names[] = {
      "the seed decides the order of the samples"},
     {UNLISTED(MISSING), "hyper_parallel_cp_size context_parallel_size sequence_parallel_degree cp_size", NULL,
      "there is no sequence parallelism; activation_checkpointing makes room for long sequences"},
-    {UNLISTED(MISSING), "tensor_parallel_size expert_parallel_size pipeline_parallel_size", NULL,
+    {UNLISTED(MISSING), "tensor_parallel_size pipeline_parallel_size", NULL,
      "weights are split by zero_optimization.stage: 3"},
     {UNLISTED(MISSING),
      "tokens added_tokens_overrides add_tokens add_special_tokens new_special_tokens_config resize_vocab "

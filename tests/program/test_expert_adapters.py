@@ -14,6 +14,8 @@ QWEN2 = {**LLAMA, "model_type": "qwen2_moe", "architectures": ["Qwen2MoeForCausa
          "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40, "mlp_only_layers": [0], "num_hidden_layers": 2}
 QWEN3 = {**{key: value for key, value in QWEN2.items() if "shared" not in key}, "model_type": "qwen3_moe",
          "architectures": ["Qwen3MoeForCausalLM"], "head_dim": 8}
+MIXTRAL = {**{key: value for key, value in QWEN3.items() if key != "num_experts"}, "model_type": "mixtral", "num_local_experts": 5,
+           "architectures": ["MixtralForCausalLM"]}
 BOTH = ["experts.gate_up_proj", "experts.down_proj"]
 PEFT = {"peft_type": "LORA", "r": 3, "lora_alpha": 7, "target_parameters": [*BOTH, "gate.weight"],
         "target_modules": ["v_proj", "shared_expert.gate_proj", "shared_expert_gate"], "rank_pattern": {"down_proj": 2}}
@@ -128,7 +130,10 @@ def test_experts_and_routers_are_not_quantized(folder):
     (QWEN2, {"target_parameters": ["v_proj.weight"]}, "is both in peft.target_modules and in peft.target_parameters"),
     (QWEN2, {"target_parameters": ["none"], "target_modules": ["w1"]}, "hint: experts are parameters: target_parameters: [experts.gate_up"),
     (QWEN2, {"target_modules": ["gate"]}, "matches 'model.layers.1.mlp.gate', which is not a matrix"),
-    (QWEN2, {"modules_to_save": ["experts"]}, "'peft.modules_to_save' has 'model.layers.1.mlp.experts', which holds 'model.layers.1.mlp.exp"),
+    (QWEN2, {"modules_to_save": ["experts"]}, "'peft.modules_to_save' has 'model.layers.1.mlp.experts', which holds 'model.layers.1.mlp.experts"
+     ".gate_up_proj': experts are not saved"),
+    (MIXTRAL, {"modules_to_save": ["gate"]}, "which holds 'model.layers.0.mlp.gate.weight': this matrix is not saved"),
+    (QWEN2, {"modules_to_save": ["gate"]}, "which holds 'model.layers.1.mlp.gate.weight': this matrix is not saved"),  # it has an A and a B
     (QWEN3, {"target_modules": ["up_proj"]}, "has up_proj without gate_proj, which are one parameter of the experts, gate_up_proj"),
     (LLAMA, {}, "'peft.target_parameters' is for models with experts; hint: name modules in target_modules"),
 ])

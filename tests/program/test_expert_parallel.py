@@ -138,7 +138,8 @@ def test_routing_changes_no_collective(folder, ranks, parts):
 
 @pytest.mark.parametrize("ranks, parts, more, words", [
     (2, 2, {"model": {"config": LLAMA}}, "the model has no experts"),
-    (3, 2, {}, "does not divide the number of ranks"),
+    (3, 2, {}, "'moe.expert_parallel_size' 2 on 3 ranks: it does not divide the number of ranks"),
+    (1, 2, {}, "2 on 1 rank: it does not divide the number of ranks; hint: --set moe.expert_parallel_size=1 trains without"),
     (4, 4, {}, "does not divide the number of experts"),
     (2, 2, {"optimizer": {"type": "Muon"}}, "Muon updates whole matrices"),
     (2, 2, {"train": {"virtual_ranks": 2}, "gradient_accumulation_steps": None, "train_batch_size": 4}, "train.virtual_ranks promises"),

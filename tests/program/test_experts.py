@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 
 import pytest
 
@@ -91,16 +92,19 @@ def test_the_z_loss_is_that_of_switch_transformers(folder):
 
 
 def test_the_spec_wins_over_the_config(folder):
-    """The same coefficient in the spec and in config.json; another, or none, is another norm of the gradient."""
+    """The same coefficient in the spec and in config.json; another, or none, is another norm of the gradient. The start says which."""
     changes = changes_of("qwen3_moe", {})
     inside = {**QWEN3, "output_router_logits": True, "router_aux_loss_coef": 0.3}
-    found = {}
-    for name, model in {"config": {"config": inside},
+    found, said = {}, {}
+    for name, model in {"config": {"config": inside}, "alone": {"config": QWEN3, "router_aux_loss_coef": 0.3},
                         "spec": {"config": QWEN3, "output_router_logits": True, "router_aux_loss_coef": 0.3},
                         "off": {"config": inside, "output_router_logits": False}, "none": {"config": QWEN3}}.items():
-        folder.train({**changes, "model": model}, name)
+        said[name] = re.findall("model: aux_loss: (.*)", folder.train({**changes, "model": model}, name).out)
         found[name] = numbers(folder, name)
-    assert found["config"] == found["spec"] and found["off"] == found["none"] != found["config"]
+    assert found["config"] == found["spec"] and found["off"] == found["none"] == found["alone"] != found["config"]
+    assert said["config"] == said["spec"] == ["minimized x 0.3"]
+    assert said["off"] == said["none"] == ["watched only; model.output_router_logits: true minimizes it"]
+    assert said["alone"] == ["watched only, and model.router_aux_loss_coef has no effect; model.output_router_logits: true minimizes it"]
 
 
 @pytest.mark.parametrize("model, key, words", [

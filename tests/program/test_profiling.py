@@ -7,6 +7,7 @@ import re
 import pytest
 
 from harness import BadDisk, FINISHED, SEQUENCE, USAGE, VOCABULARY
+from test_experts import QWEN3
 
 TWO = ["--local-gpus", "2"]
 SHORT = {"train": {"max_steps": 3, "epochs": None}, "data": {"validation": None}}
@@ -61,6 +62,20 @@ def test_collectives_are_those_of_the_stage(folder, stage):
     assert "the others waited longest for rank " in done.out
     lines = re.findall(r"comm op: (\w+) \| for: (\w+) \| unit: [\w -]+ \| time \(ms\): [\d.]+ \| bytes: \d+ ", done.out)
     assert len(lines) == (sum(row["calls"] for row in comms["collectives"]) if stage == 3 else 0)
+
+
+def test_units_of_experts_are_their_blocks(folder):
+    changes = with_changes(model={"config": QWEN3}, zero_optimization={"stage": 3}, comms_logger={"enabled": True})
+    out = folder.train(changes, more=TWO).out
+    rows = re.findall(r"^(?:\[0\] )?(all_gather|reduce_scatter) +(\w+) +(\S.*?) +(\d+) +(\S+) ", out, re.M)
+    assert {unit for *_, unit, _, _ in rows} == {"-", "embedding", "blocks", "head"}
+    sums = [row for row in rows if row[2] == "blocks"]
+    assert len(sums) == len({row[:2] for row in sums}) > 1
+    for collective, purpose, _, calls, megabytes in sums:
+        of = [row for row in comms_of(folder)["collectives"] if (row["collective"], row["for"]) == (collective, purpose)
+              and row["unit"].startswith("block ")]
+        assert int(calls) == sum(row["calls"] for row in of) and any(row["unit"] == "block 2, down" for row in of)
+        assert float(megabytes) == pytest.approx(sum(row["bytes"] for row in of) / 1e6, rel=1e-3)
 
 
 def test_prof_ops_chooses_collectives(folder):
