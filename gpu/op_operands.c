@@ -95,10 +95,9 @@ OPERANDS(attention_decode) = {ROWS(attention_decode, q, IN | MAYBE, DT, ld_q, M,
     TENSOR(attention_decode, sinks, IN | SIDE | MAYBE, DT, H)};
 OPERANDS(attention_sink_fwd) = {ROWS(attention_sink_fwd, out, INOUT, DT, ld_o, M, H, D),
     TENSOR(attention_sink_fwd, lse, INOUT | SIDE, F32, H, M), TENSOR(attention_sink_fwd, sinks, IN | SIDE, DT, H)};
-OPERANDS(attention_sink_bwd) = {ROWS(attention_sink_bwd, fwd.out, IN, DT, fwd.ld_o, fwd.M, fwd.H, fwd.D),
-    ROWS(attention_sink_bwd, dout, IN, DT, fwd.ld_o, fwd.M, fwd.H, fwd.D),
-    TENSOR(attention_sink_bwd, fwd.lse, IN | SIDE, F32, fwd.H, fwd.M),
-    TENSOR(attention_sink_bwd, fwd.sinks, IN | SIDE, DT, fwd.H), TENSOR(attention_sink_bwd, dsinks, INOUT | SIDE, F32, fwd.H)};
+OPERANDS(attention_sink_bwd) = {ROWS(attention_sink_bwd, out, IN, DT, ld_o, M, H, D),
+    ROWS(attention_sink_bwd, dout, IN, DT, ld_o, M, H, D), TENSOR(attention_sink_bwd, lse, IN | SIDE, F32, H, M),
+    TENSOR(attention_sink_bwd, sinks, IN | SIDE, DT, H), TENSOR(attention_sink_bwd, dsinks, INOUT | SIDE, F32, H)};
 OPERANDS(causal_conv_fwd) = {FIXED(causal_conv_fwd, seq_start, IN | SIDE, OPERAND_STARTS),
     ROWS(causal_conv_fwd, y, OUT, DT, ld_y, M, C), ROWS(causal_conv_fwd, x, IN, DT, ld_x, M, C),
     TENSOR(causal_conv_fwd, weight, IN | SIDE, DT, C, K), TENSOR(causal_conv_fwd, state, INOUT | MAYBE, DT, num_seqs, K, C)};
@@ -126,10 +125,10 @@ OPERANDS(route) = {TENSOR(route, logits, IN, DT, M, E), TENSOR(route, bias, IN |
     TENSOR(route, prob_sums, INOUT | SIDE | MAYBE, F64, E)};
 OPERANDS(sum_experts) = {TENSOR(sum_experts, counts, IN, INDEX, E), TENSOR(sum_experts, prob_sums, IN, F64, E),
     FIXED(sum_experts, aux_sum, INOUT, F64), TENSOR(sum_experts, loads, INOUT, F64, E)};
-OPERANDS(route_bwd) = {TENSOR(route_bwd, dlogits, OUT, DT, fwd.M, fwd.E), TENSOR(route_bwd, fwd.probs, IN | POSITIVE, F32, fwd.M, fwd.E),
-    TENSOR(route_bwd, fwd.weights, IN, F32, fwd.M, fwd.k), TENSOR(route_bwd, dweights, IN, F32, fwd.M, fwd.k),
-    TENSOR(route_bwd, fwd.experts, IN, INDEX, fwd.M, fwd.k),
-    TENSOR(route_bwd, fwd.counts, IN | SIDE | MAYBE, INDEX, fwd.E), TENSOR(route_bwd, fwd.lse, IN | SIDE | MAYBE, F32, fwd.M),
+OPERANDS(route_bwd) = {TENSOR(route_bwd, dlogits, OUT, DT, M, E), TENSOR(route_bwd, probs, IN | POSITIVE, F32, M, E),
+    TENSOR(route_bwd, weights, IN, F32, M, k), TENSOR(route_bwd, dweights, IN, F32, M, k),
+    TENSOR(route_bwd, experts, IN, INDEX, M, k),
+    TENSOR(route_bwd, counts, IN | SIDE | MAYBE, INDEX, E), TENSOR(route_bwd, lse, IN | SIDE | MAYBE, F32, M),
     FIXED(route_bwd, loss_scale, IN | SIDE | MAYBE | POSITIVE, F32)};
 OPERANDS(permute_experts) = {TENSOR(permute_experts, experts, IN, INDEX, M, k),
     FIXED(permute_experts, offsets, OUT | SIDE, OPERAND_OFFSETS), TENSOR(permute_experts, places, OUT, INDEX, M, k)};

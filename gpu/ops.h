@@ -292,9 +292,12 @@ struct attention_sink_fwd_args {
 
 /* dsinks = sum over tokens of -exp(sink - lse) · (out · dout); out and lse are what attention_bwd takes. */
 struct attention_sink_bwd_args {
-    struct attention_sink_fwd_args fwd;
-    const void *dout; /* as out */
-    float *dsinks;    /* (H) */
+    enum dtype dtype;
+    int64_t M, H, D, ld_o; /* of out and dout */
+    const void *out, *dout;
+    const float *lse;
+    const void *sinks;
+    float *dsinks; /* (H) */
     bool accumulate;
 };
 
@@ -485,12 +488,17 @@ struct route_args {
 static const float route_eps = 1e-20f; /* added to the sum of sigmoids (DeepSeek-V3) */
 
 /* dlogits: the gradient of the weights, that of aux_scale · the sum of probs · counts, and that of z_scale · the sum of
- * lse² over the first `counted` tokens. *loss_scale, which dweights have, multiplies both. Of fwd, which is the forward
- * op's, neither logits, bias, groups nor prob_sums are read; counts NULL, lse NULL: without these losses. */
+ * lse² over the first `counted` tokens. *loss_scale, which dweights have, multiplies both. */
 struct route_bwd_args {
-    struct route_args fwd;
+    enum dtype dtype;
+    int64_t M, E, k;
+    bool sigmoid, normalize;
+    float scale;
     void *dlogits; /* dt (M, E) */
-    const float *dweights;
+    const float *probs, *weights, *dweights;
+    const int32_t *experts, *counts; /* counts NULL: without that loss */
+    const float *lse;                /* NULL: without that loss; only of softmax */
+    int64_t counted;
     float aux_scale, z_scale;
     const float *loss_scale; /* NULL: 1 */
 };

@@ -64,7 +64,7 @@ static int32_t self_test_draw_index(struct bed *bed, const struct operand *o, co
     enum { TYPES = 3, TYPES_APART = 5, TABLE = 32, STRIDE = 7 };
     if (op == OP_permute_experts) return (int32_t)(i * STRIDE % args->permute_experts.E);
     if (op == OP_route || op == OP_route_bwd)
-        return (int32_t)(i * STRIDE % args->route.E); /* backward begins with it */
+        return (int32_t)(i * STRIDE % (op == OP_route ? args->route.E : args->route_bwd.E));
     if (op == OP_combine_bias_bwd) return (int32_t)(i * STRIDE % args->combine_bias_bwd.E);
     if (op == OP_gather_tokens || op == OP_combine_tokens || op == OP_experts_swiglu_bwd)
         return (int32_t)(i * STRIDE % n);

@@ -146,8 +146,8 @@ CASES(attention_decode) = {{.args.attention_decode = {DECODE(D, 21, 29), .q = HE
 #define SINKS(rows, size, ld) .dtype = SAME, .M = rows, .H = H, .D = size, .ld_o = ld
 CASES(attention_sink_fwd) = {{.args.attention_sink_fwd = {SINKS(M, D, H * D + GAP)}},
     {.args.attention_sink_fwd = {SINKS(300, D - 1, H * D)}}};
-CASES(attention_sink_bwd) = {{.args.attention_sink_bwd.fwd = {SINKS(M, D, H * D + GAP)}},
-    {.args.attention_sink_bwd = {.fwd = {SINKS(300, D - 1, H * D)}, .accumulate = true}}};
+CASES(attention_sink_bwd) = {{.args.attention_sink_bwd = {SINKS(M, D, H * D + GAP)}},
+    {.args.attention_sink_bwd = {SINKS(300, D - 1, H * D), .accumulate = true}}};
 
 /* Two sequences. Channels that vectors do not divide, without and with a state; rows with something between them. */
 #define CONV .dtype = SAME, .M = M, .num_seqs = 2
@@ -184,9 +184,9 @@ CASES(route) = {{.args.route = {ROUTE, .E = 10, .k = 3}, .scale = 3},
     {.args.route = {ROUTE, .E = 70, .k = 5, .normalize = true, ROUTE_SUMS, .prob_sums = HERE}, .scale = 3},
     {.args.route = {ROUTE, .E = 96, .k = 5, .sigmoid = true, .normalize = true, .groups = 8, .top_groups = 3, .bias = HERE}, .scale = 3},
     {.args.route = {ROUTE, .E = 300, .k = 4, .bias = HERE}}};
-CASES(route_bwd) = {{.args.route_bwd = {.fwd = {ROUTE, .E = 10, .k = 3}}},
-    {.args.route_bwd = {.fwd = {ROUTE, .E = 71, .k = 5, .normalize = true, ROUTE_SUMS}, .loss_scale = HERE, .aux_scale = 0.1f, .z_scale = 20}},
-    {.args.route_bwd = {.fwd = {ROUTE, .E = 300, .k = 5, .sigmoid = true, .normalize = true}}}};
+CASES(route_bwd) = {{.args.route_bwd = {ROUTE, .E = 10, .k = 3}},
+    {.args.route_bwd = {ROUTE, .E = 71, .k = 5, .normalize = true, ROUTE_SUMS, .loss_scale = HERE, .aux_scale = 0.1f, .z_scale = 20}},
+    {.args.route_bwd = {ROUTE, .E = 300, .k = 5, .sigmoid = true, .normalize = true}}};
 CASES(sum_experts) = {{.args.sum_experts = {.E = 70, .scale = 0.5}, .dtypes = ONCE}};
 CASES(permute_experts) = {{.args.permute_experts = {.M = M, .E = 10, .k = 3}, .dtypes = ONCE},
     {.args.permute_experts = {.M = 1000, .E = ROUTE_MAX_EXPERTS, .k = 5}, .dtypes = ONCE}};

@@ -300,43 +300,48 @@ static struct attention_bwd_args attention_args(const struct pass *pass, const s
     return args;
 }
 
-static struct attention_sink_fwd_args sink_args(const struct pass *pass, const struct unit *unit,
-                                                const struct block_buffers *b)
-{
-    const struct transformer *t = pass->transformer;
-    const int64_t D = layer_of(t, b)->head_dim;
-    const void *sinks = unit_param(t, unit, ROLE_SINKS);
-    return (struct attention_sink_fwd_args){t->dtype, pass->M, t->H, D, t->H * D, b->att, b->lse, sinks};
-}
-
 /* Attention, then its sinks. Backward reads out and lse as the sinks leave them. */
-static void attention_whole(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
-                            const struct attention_fwd_args *a)
-{
-    const struct op_table *ops = pass->transformer->device->ops;
-    const struct attention_sink_fwd_args sink = sink_args(pass, unit, b);
-    ops->attention_fwd(pass->stream, a);
-    if (sink.sinks) ops->attention_sink_fwd(pass->stream, &sink);
-}
-
-static void sinks_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
-                           const void *dout)
+static void attention_whole(const struct pass *pass, const struct unit *unit, const struct attention_fwd_args *a)
 {
     const struct transformer *t = pass->transformer;
-    const struct attention_sink_bwd_args sink = {sink_args(pass, unit, b), dout, unit_grad(t, unit, ROLE_SINKS),
-                                                 unit->to.adds};
+    const struct attention_sink_fwd_args sink = {.dtype = t->dtype,
+                                                 .M = a->M,
+                                                 .H = a->H,
+                                                 .D = a->D,
+                                                 .ld_o = a->ld_o,
+                                                 .out = a->out,
+                                                 .lse = a->lse,
+                                                 .sinks = unit_param(t, unit, ROLE_SINKS)};
+    t->device->ops->attention_fwd(pass->stream, a);
+    if (sink.sinks) t->device->ops->attention_sink_fwd(pass->stream, &sink);
+}
+
+static void sinks_backward(const struct pass *pass, const struct unit *unit, const struct attention_bwd_args *a)
+{
+    const struct transformer *t = pass->transformer;
+    const struct attention_sink_bwd_args sink = {.dtype = t->dtype,
+                                                 .M = a->M,
+                                                 .H = a->H,
+                                                 .D = a->D,
+                                                 .ld_o = a->ld_o,
+                                                 .out = a->out,
+                                                 .dout = a->dout,
+                                                 .lse = a->lse,
+                                                 .sinks = unit_param(t, unit, ROLE_SINKS),
+                                                 .dsinks = unit_grad(t, unit, ROLE_SINKS),
+                                                 .accumulate = unit->to.adds};
     if (sink.dsinks) t->device->ops->attention_sink_bwd(pass->stream, &sink);
 }
 
 /* Stores keys and values in the pass's cache, after norms and RoPE; a layer that reads those of a layer before stores
  * them once more. The attention of the first pass, over the prompt, is the ordinary one; later tokens attend over all
  * that is stored. */
-static void cached_attention(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
+static void cached_attention(const struct pass *pass, const struct unit *unit, int64_t block,
                              const struct attention_fwd_args *a)
 {
     const struct transformer *t = pass->transformer;
     const struct kv_cache *cache = pass->cache;
-    const int64_t source = layer_of(t, b)->kv_source; /* whose (KV, capacity, D) they are */
+    const int64_t source = t->config.desc->layers[block].kv_source; /* whose (KV, capacity, D) they are */
     const int64_t first = transformer_keys_before(t, source) * cache->capacity;
     struct attention_decode_args decode = {.dtype = a->dtype,
                                            .M = a->M,
@@ -358,7 +363,7 @@ static void cached_attention(const struct pass *pass, const struct unit *unit, c
                                            .v_cache = row_at(t, cache->values, first, 1),
                                            .sinks = unit_param(t, unit, ROLE_SINKS)};
     if (cache->held == 0) {
-        attention_whole(pass, unit, b, a);
+        attention_whole(pass, unit, a);
     } else {
         decode.q = a->q;
         decode.out = a->out;
@@ -413,9 +418,9 @@ static void attention_forward(const struct pass *pass, const struct unit *unit, 
     args.out = b->att;
     args.lse = b->lse;
     if (pass->cache)
-        cached_attention(pass, unit, b, &args);
+        cached_attention(pass, unit, b - t->blocks, &args);
     else
-        attention_whole(pass, unit, b, &args);
+        attention_whole(pass, unit, &args);
     const struct gate_fwd_args gate = {.dtype = t->dtype,
                                        .M = pass->M,
                                        .C = t->H * layer->head_dim,
@@ -471,7 +476,7 @@ static const void *attention_backward(const struct pass *pass, const struct unit
     args.dq = dqkv;
     args.dk = t->dkv ? t->dkv : row_at(t, dqkv, t->H + t->G, D);
     args.dv = row_at(t, args.dk, KV, D);
-    sinks_backward(pass, unit, b, args.dout);
+    sinks_backward(pass, unit, &args);
     t->device->ops->attention_bwd(pass->stream, &args);
     if (t->dkv) block_share_gradient(pass, b);
     rotate(pass, b, dqkv, W, transformer_owns_kv(t, layer) ? args.dk : NULL, args.ld_dk, true);

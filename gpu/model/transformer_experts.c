@@ -287,7 +287,7 @@ static const float *experts_own_dweights(const struct pass *pass, const struct u
 /* The router of a layer, or the scale of its shared expert. */
 struct router {
     enum linear product;
-    struct route_args route; /* without logits */
+    struct route_args route; /* without M and logits */
 };
 
 static struct router router_of(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
@@ -296,9 +296,7 @@ static struct router router_of(const struct pass *pass, const struct unit *unit,
     const struct experts_desc *experts = experts_of(t);
     const bool counts = pass->training && unit->kind == PASS_FORWARD;
     return (struct router){LINEAR_ROUTER,
-                           {.dtype = t->dtype,
-                            .M = pass->M,
-                            .E = experts->count,
+                           {.E = experts->count,
                             .k = experts->per_token,
                             .sigmoid = experts->sigmoid,
                             .normalize = experts->normalize,
@@ -315,13 +313,10 @@ static struct router router_of(const struct pass *pass, const struct unit *unit,
                             .prob_sums = counts && !experts->sigmoid ? t->prob_sums : NULL}};
 }
 
-static struct router scale_of(const struct pass *pass, const struct block_buffers *b)
+static struct router scale_of(const struct transformer *t, const struct block_buffers *b)
 {
-    const struct transformer *t = pass->transformer;
     return (struct router){LINEAR_SHARED_SCALE,
-                           {.dtype = t->dtype,
-                            .M = pass->M,
-                            .E = 1,
+                           {.E = 1,
                             .k = 1,
                             .sigmoid = true,
                             .scale = 1,
@@ -335,6 +330,8 @@ static void router_forward(const struct pass *pass, const struct unit *unit, str
     const struct transformer *t = pass->transformer;
     if (pass->M == 0) return;
     linear_forward(pass, unit, router.product, t->router_logits, x, NULL);
+    router.route.dtype = t->dtype;
+    router.route.M = pass->M;
     router.route.logits = t->router_logits;
     t->device->ops->route(pass->stream, &router.route);
 }
@@ -345,17 +342,29 @@ static void router_backward(const struct pass *pass, const struct unit *unit, st
 {
     const struct transformer *t = pass->transformer;
     const struct experts_desc *experts = experts_of(t);
-    const bool aux = router.product == LINEAR_ROUTER && experts->has_aux, z = router.route.lse != NULL;
+    const struct route_args *r = &router.route;
+    const bool aux = router.product == LINEAR_ROUTER && experts->has_aux, z = r->lse != NULL;
     const double counted = experts_counted(pass);
-    struct route_bwd_args args = {.fwd = router.route,
-                                  .dlogits = t->router_logits,
-                                  .dweights = dweights,
-                                  .aux_scale = (float)(experts->aux_coef * experts_aux_factor(pass)),
-                                  .z_scale =
-                                      z && counted > 0 ? (float)(experts->z_coef * t->config.aux_share / counted) : 0,
-                                  .loss_scale = pass->factor.scaler};
+    const struct route_bwd_args args = {
+        .dtype = t->dtype,
+        .M = pass->M,
+        .E = r->E,
+        .k = r->k,
+        .sigmoid = r->sigmoid,
+        .normalize = r->normalize,
+        .scale = r->scale,
+        .dlogits = t->router_logits,
+        .probs = r->probs,
+        .weights = r->weights,
+        .dweights = dweights,
+        .experts = r->experts,
+        .counts = aux ? t->counts : NULL,
+        .lse = r->lse,
+        .counted = r->counted,
+        .aux_scale = (float)(experts->aux_coef * experts_aux_factor(pass)),
+        .z_scale = z && counted > 0 ? (float)(experts->z_coef * t->config.aux_share / counted) : 0,
+        .loss_scale = pass->factor.scaler};
     if (pass->M == 0) return;
-    args.fwd.counts = aux ? t->counts : NULL;
     t->device->ops->route_bwd(pass->stream, &args);
     const struct linear_bwd_weight_args weight =
         linear_bwd_weight_args(t, unit, router.product, pass->M, t->router_logits, x);
@@ -398,7 +407,7 @@ void experts_forward(const struct pass *pass, const struct unit *unit, const str
     t->device->ops->permute_experts(pass->stream, &order);
     experts_gather(pass, b, tokens);
     grouped_forward(pass, unit, b, gate_up_of(t), b->inner, t->routed);
-    if (b->shared_scale) router_forward(pass, unit, scale_of(pass, b), x);
+    if (b->shared_scale) router_forward(pass, unit, scale_of(t, b), x);
     if (has_shared_expert(pass, b)) linear_forward(pass, unit, LINEAR_UP, b->shared_inner, x, b->shared_hidden);
     experts_again(pass, unit, b);
 }
@@ -440,7 +449,7 @@ static void shared_backward(const struct pass *pass, const struct unit *unit, co
     if (b->shared_scale) t->device->ops->scale_rows_bwd(pass->stream, &scaled);
     linear_backward(pass, unit, LINEAR_DOWN, t->wide, dout, b->shared_hidden, b->shared_inner);
     linear_backward(pass, unit, LINEAR_UP, dx, b->shared_inner, x, NULL);
-    if (b->shared_scale) router_backward(pass, unit, scale_of(pass, b), t->dweights, dx, x);
+    if (b->shared_scale) router_backward(pass, unit, scale_of(t, b), t->dweights, dx, x);
 }
 
 void experts_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b, const void *dy,

@@ -325,20 +325,18 @@ static void attention_sink_bwd_setup(struct harness *h)
     struct ref_attention r = attention_of(h);
     attention_results(h, &r);
     h->args.attention_sink_bwd = (struct attention_sink_bwd_args){
-        {h->dtype, h->c->M, h->c->H, h->c->D, r.ld_o, h->o->device, h->lse->device, h->w->device},
-        h->dout->device,
-        h->dw->device,
-        has(h, ACCUMULATE)};
+        h->dtype,       h->c->M,      h->c->H,       h->c->D,           r.ld_o, h->o->device, h->dout->device,
+        h->lse->device, h->w->device, h->dw->device, has(h, ACCUMULATE)};
 }
 
 static void attention_sink_bwd_reference(struct harness *h)
 {
     const struct attention_sink_bwd_args *a = &h->args.attention_sink_bwd;
     start_sum(h, h->dw);
-    for (int64_t i = 0; i < a->fwd.H * a->fwd.M; i++) {
-        const int64_t head = i / a->fwd.M, row = i % a->fwd.M * a->fwd.ld_o + head * a->fwd.D;
+    for (int64_t i = 0; i < a->H * a->M; i++) {
+        const int64_t head = i / a->M, row = i % a->M * a->ld_o + head * a->D;
         h->dw->expected[head] -=
-            exp(h->w->host[head] - h->lse->host[i]) * sum_of_products(h->o->host + row, h->dout->host + row, a->fwd.D);
+            exp(h->w->host[head] - h->lse->host[i]) * sum_of_products(h->o->host + row, h->dout->host + row, a->D);
     }
 }
 

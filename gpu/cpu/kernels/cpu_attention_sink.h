@@ -19,13 +19,12 @@ OP_IN_PARTS(attention_sink_fwd, a->M * a->H * a->D, a->M * a->H, 1, WITH_DTYPE(a
 static ALWAYS_INLINE void sink_bwd_rows(const struct attention_sink_bwd_args *a, struct range rows, float *sums,
                                         enum dtype dtype)
 {
-    const struct attention_sink_fwd_args *s = &a->fwd;
-    for (int64_t i = rows.first * s->H; i < rows.end * s->H; i++) {
-        const int64_t m = i / s->H, h = i % s->H, first = m * s->ld_o + h * s->D;
-        const void *out = at(s->out, first, dtype), *dout = at(a->dout, first, dtype);
+    for (int64_t i = rows.first * a->H; i < rows.end * a->H; i++) {
+        const int64_t m = i / a->H, h = i % a->H, first = m * a->ld_o + h * a->D;
+        const void *out = at(a->out, first, dtype), *dout = at(a->dout, first, dtype);
         vf sum = vf_zero();
-        for (int64_t j = 0; j < s->D; j += VF) sum += vf_get(out, j, s->D, dtype) * vf_get(dout, j, s->D, dtype);
-        sums[h] -= expf(dtype_load(s->sinks, h, dtype) - s->lse[h * s->M + m]) * vf_sum(sum);
+        for (int64_t j = 0; j < a->D; j += VF) sum += vf_get(out, j, a->D, dtype) * vf_get(dout, j, a->D, dtype);
+        sums[h] -= expf(dtype_load(a->sinks, h, dtype) - a->lse[h * a->M + m]) * vf_sum(sum);
     }
 }
 
@@ -33,17 +32,17 @@ static void op_attention_sink_bwd(struct stream *stream, const struct attention_
 {
     heartbeat_beat();
     struct scratch scratch = scratch_of(stream);
-    const int64_t stride = round_up(a->fwd.H, SUMS_GRAIN), parts = row_parts(a->fwd.M);
+    const int64_t stride = round_up(a->H, SUMS_GRAIN), parts = row_parts(a->M);
     const size_t bytes = (size_t)(parts * stride) * sizeof(float);
     float *partial = scratch_take(&scratch, bytes);
     memset(partial, 0, bytes);
-#pragma omp parallel if (a->fwd.M * a->fwd.H * a->fwd.D > WORTH_THREADS)
+#pragma omp parallel if (a->M * a->H * a->D > WORTH_THREADS)
     {
 #pragma omp for schedule(static)
         for (int64_t part = 0; part < parts; part++) {
-            const struct range rows = range_part(a->fwd.M, 1, parts, part);
-            WITH_DTYPE(a->fwd.dtype, sink_bwd_rows(a, rows, partial + part * stride, DT));
+            const struct range rows = range_part(a->M, 1, parts, part);
+            WITH_DTYPE(a->dtype, sink_bwd_rows(a, rows, partial + part * stride, DT));
         }
-        norm_column_sums(a->dsinks, partial, stride, parts, range_mine(a->fwd.H, 16), DTYPE_F32, a->accumulate);
+        norm_column_sums(a->dsinks, partial, stride, parts, range_mine(a->H, 16), DTYPE_F32, a->accumulate);
     }
 }

@@ -98,41 +98,39 @@ static void op_route(struct stream *stream, const struct route_args *a)
 /* The gradient of probs into dprobs. */
 static void route_bwd_probs(const struct route_bwd_args *a, int64_t m, float loss_scale, float *dprobs)
 {
-    const struct route_args *r = &a->fwd;
-    const float *probs = r->probs + m * r->E, *w = r->weights + m * r->k, *dw = a->dweights + m * r->k;
-    float sum = r->sigmoid ? route_eps : 0, dot = 0;
-    for (int64_t e = 0; e < r->E; e++)
-        dprobs[e] = r->counts && m < r->counted ? a->aux_scale * loss_scale * (float)r->counts[e] : 0;
-    for (int64_t j = 0; j < r->k; j++) {
-        sum += probs[r->experts[m * r->k + j]];
+    const float *probs = a->probs + m * a->E, *w = a->weights + m * a->k, *dw = a->dweights + m * a->k;
+    float sum = a->sigmoid ? route_eps : 0, dot = 0;
+    for (int64_t e = 0; e < a->E; e++)
+        dprobs[e] = a->counts && m < a->counted ? a->aux_scale * loss_scale * (float)a->counts[e] : 0;
+    for (int64_t j = 0; j < a->k; j++) {
+        sum += probs[a->experts[m * a->k + j]];
         dot += w[j] * dw[j];
     }
-    for (int64_t j = 0; j < r->k; j++)
-        dprobs[r->experts[m * r->k + j]] += r->normalize ? (r->scale * dw[j] - dot) / sum : r->scale * dw[j];
+    for (int64_t j = 0; j < a->k; j++)
+        dprobs[a->experts[m * a->k + j]] += a->normalize ? (a->scale * dw[j] - dot) / sum : a->scale * dw[j];
 }
 
 static ALWAYS_INLINE void route_bwd_token(const struct route_bwd_args *a, int64_t m, float loss_scale, enum dtype dtype)
 {
-    const struct route_args *r = &a->fwd;
     float dprobs[ROUTE_MAX_EXPERTS], dot = 0;
-    const float *probs = r->probs + m * r->E;
+    const float *probs = a->probs + m * a->E;
     route_bwd_probs(a, m, loss_scale, dprobs);
-    for (int64_t e = 0; !r->sigmoid && e < r->E; e++) dot += probs[e] * dprobs[e];
-    if (r->lse && m < r->counted) dot -= 2 * a->z_scale * loss_scale * r->lse[m];
-    for (int64_t e = 0; e < r->E; e += VF) {
-        const vf p = vf_get(probs, e, r->E, DTYPE_F32), d = vf_get(dprobs, e, r->E, DTYPE_F32);
-        vf_put(at(a->dlogits, m * r->E, dtype), e, r->E, r->sigmoid ? d * p * (1.0f - p) : p * (d - dot), dtype);
+    for (int64_t e = 0; !a->sigmoid && e < a->E; e++) dot += probs[e] * dprobs[e];
+    if (a->lse && m < a->counted) dot -= 2 * a->z_scale * loss_scale * a->lse[m];
+    for (int64_t e = 0; e < a->E; e += VF) {
+        const vf p = vf_get(probs, e, a->E, DTYPE_F32), d = vf_get(dprobs, e, a->E, DTYPE_F32);
+        vf_put(at(a->dlogits, m * a->E, dtype), e, a->E, a->sigmoid ? d * p * (1.0f - p) : p * (d - dot), dtype);
     }
 }
 
 static void route_bwd_rows(const struct route_bwd_args *a, struct range rows)
 {
     const float loss_scale = a->loss_scale ? *a->loss_scale : 1;
-    ASSERT(a->fwd.E <= ROUTE_MAX_EXPERTS && !(a->fwd.lse && a->fwd.sigmoid));
-    for (int64_t m = rows.first; m < rows.end; m++) WITH_DTYPE(a->fwd.dtype, route_bwd_token(a, m, loss_scale, DT));
+    ASSERT(a->E <= ROUTE_MAX_EXPERTS && !(a->lse && a->sigmoid));
+    for (int64_t m = rows.first; m < rows.end; m++) WITH_DTYPE(a->dtype, route_bwd_token(a, m, loss_scale, DT));
 }
 
-OP_IN_PARTS(route_bwd, a->fwd.M * a->fwd.E, a->fwd.M, 1, route_bwd_rows(a, part))
+OP_IN_PARTS(route_bwd, a->M * a->E, a->M, 1, route_bwd_rows(a, part))
 
 static void op_sum_experts(struct stream *stream, const struct sum_experts_args *a)
 {

@@ -152,21 +152,20 @@ __global__ void __launch_bounds__(THREADS) sink_fwd_kernel(struct attention_sink
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS) sink_bwd_kernel(struct attention_sink_bwd_args a, float *gradients)
 {
-    const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, heads = static_cast<unsigned>(a.fwd.H);
-    const int64_t m = row / heads, h = row % heads, first = m * a.fwd.ld_o + h * a.fwd.D;
-    const bool mine = m < a.fwd.M;
+    const unsigned row = blockIdx.x * blockDim.y + threadIdx.y, heads = static_cast<unsigned>(a.H);
+    const int64_t m = row / heads, h = row % heads, first = m * a.ld_o + h * a.D;
+    const bool mine = m < a.M;
     float sum = 0;
-    for (int64_t d = threadIdx.x * V; mine && d < a.fwd.D; d += blockDim.x * V) {
+    for (int64_t d = threadIdx.x * V; mine && d < a.D; d += blockDim.x * V) {
         float out[V], dout[V];
-        load(static_cast<const T *>(a.fwd.out) + first + d, out);
+        load(static_cast<const T *>(a.out) + first + d, out);
         load(static_cast<const T *>(a.dout) + first + d, dout);
 #pragma unroll
         for (int v = 0; v < V; v++) sum = fmaf(out[v], dout[v], sum);
     }
     sum = sum_over_lanes(sum, static_cast<int>(blockDim.x));
     if (mine && threadIdx.x == 0)
-        gradients[h * a.fwd.M + m] =
-            -expf(to_float(static_cast<const T *>(a.fwd.sinks)[h]) - a.fwd.lse[h * a.fwd.M + m]) * sum;
+        gradients[h * a.M + m] = -expf(to_float(static_cast<const T *>(a.sinks)[h]) - a.lse[h * a.M + m]) * sum;
 }
 
 /* A block adds up what the rows of a head add. */
@@ -174,13 +173,13 @@ __global__ void __launch_bounds__(THREADS) sink_sum_kernel(struct attention_sink
 {
     SHARED(float, slots, [WARPS]);
     float sum = 0, *to = a.dsinks + blockIdx.x;
-    for (int64_t m = threadIdx.x; m < a.fwd.M; m += THREADS) sum += gradients[blockIdx.x * a.fwd.M + m];
+    for (int64_t m = threadIdx.x; m < a.M; m += THREADS) sum += gradients[blockIdx.x * a.M + m];
     sum = block_sum<THREADS>(sum, slots);
     if (threadIdx.x == 0) *to = a.accumulate ? *to + sum : sum;
 }
 
 /* Calls launch(T(), width<V>(), grid, block). */
-template <typename Launch> void dispatch_sinks(const struct attention_sink_fwd_args *a, const void *dout, Launch launch)
+template <typename Args, typename Launch> void dispatch_sinks(const Args *a, const void *dout, Launch launch)
 {
     ASSERT(a->M * a->H <= INT32_MAX / 2);
     dispatch(a->dtype, [&](auto type) {
@@ -227,11 +226,11 @@ void cuda_attention_sink_fwd(struct stream *stream, const struct attention_sink_
 void cuda_attention_sink_bwd(struct stream *stream, const struct attention_sink_bwd_args *a)
 {
     struct cuda_scratch scratch = cuda_scratch_of(stream);
-    float *gradients = cuda_scratch_take<float>(&scratch, a->fwd.H * a->fwd.M);
-    dispatch_sinks(&a->fwd, a->dout, [&](auto type, auto V, unsigned grid, dim3 block) {
+    float *gradients = cuda_scratch_take<float>(&scratch, a->H * a->M);
+    dispatch_sinks(a, a->dout, [&](auto type, auto V, unsigned grid, dim3 block) {
         LAUNCH(stream, "attention_sink_bwd", (sink_bwd_kernel<decltype(type), decltype(V)::value>), grid, block, *a,
                gradients);
     });
-    LAUNCH(stream, "attention_sink_bwd, sum", sink_sum_kernel, static_cast<unsigned>(a->fwd.H), THREADS, *a, gradients);
+    LAUNCH(stream, "attention_sink_bwd, sum", sink_sum_kernel, static_cast<unsigned>(a->H), THREADS, *a, gradients);
 }
 CUDA_MODULE(attention_decode, store_kernel<float>)

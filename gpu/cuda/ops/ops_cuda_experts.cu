@@ -201,43 +201,43 @@ __global__ void sum_experts_kernel(struct sum_experts_args a)
 template <typename T, int SLOTS> __global__ void __launch_bounds__(THREADS) route_bwd_kernel(struct route_bwd_args a)
 {
     SHARED(float, shared, [2][WARPS][SLOTS * WARP_SIZE]);
-    const int lane = lane_of(), warp = static_cast<int>(threadIdx.x) / WARP_SIZE, E = static_cast<int>(a.fwd.E);
+    const int lane = lane_of(), warp = static_cast<int>(threadIdx.x) / WARP_SIZE, E = static_cast<int>(a.E);
     const float loss_scale = a.loss_scale ? *a.loss_scale : 1;
     float *probs = shared[0][warp], *dprobs = shared[1][warp];
-    each_item(a.fwd.M, [&](int64_t m) {
-        const bool counts = m < a.fwd.counted;
+    each_item(a.M, [&](int64_t m) {
+        const bool counts = m < a.counted;
         float of_chosen[SLOTS], sum = 0, inner = 0, dot = 0;
         int chosen[SLOTS];
         for (int e = lane; e < E; e += WARP_SIZE) {
-            probs[e] = a.fwd.probs[m * E + e];
-            dprobs[e] = a.fwd.counts && counts ? a.aux_scale * loss_scale * static_cast<float>(a.fwd.counts[e]) : 0;
+            probs[e] = a.probs[m * E + e];
+            dprobs[e] = a.counts && counts ? a.aux_scale * loss_scale * static_cast<float>(a.counts[e]) : 0;
             dot += probs[e] * dprobs[e];
         }
         __syncwarp();
 #pragma unroll
         for (int s = 0; s < SLOTS; s++) {
-            const int64_t j = m * a.fwd.k + lane + s * WARP_SIZE;
-            chosen[s] = j < (m + 1) * a.fwd.k ? a.fwd.experts[j] : -1;
+            const int64_t j = m * a.k + lane + s * WARP_SIZE;
+            chosen[s] = j < (m + 1) * a.k ? a.experts[j] : -1;
             if (chosen[s] < 0) continue;
             of_chosen[s] = a.dweights[j];
             sum += probs[chosen[s]];
-            inner += a.fwd.weights[j] * of_chosen[s];
+            inner += a.weights[j] * of_chosen[s];
         }
-        const float inverse = 1 / (sum_over_lanes(sum, WARP_SIZE) + (a.fwd.sigmoid ? route_eps : 0));
+        const float inverse = 1 / (sum_over_lanes(sum, WARP_SIZE) + (a.sigmoid ? route_eps : 0));
         inner = sum_over_lanes(inner, WARP_SIZE);
 #pragma unroll
         for (int s = 0; s < SLOTS; s++) {
             if (chosen[s] < 0) continue;
-            of_chosen[s] *= a.fwd.scale;
-            if (a.fwd.normalize) of_chosen[s] = (of_chosen[s] - inner) * inverse;
+            of_chosen[s] *= a.scale;
+            if (a.normalize) of_chosen[s] = (of_chosen[s] - inner) * inverse;
             dot += probs[chosen[s]] * of_chosen[s];
             dprobs[chosen[s]] += of_chosen[s];
         }
         dot = sum_over_lanes(dot, WARP_SIZE);
-        if (a.fwd.lse && counts) dot -= 2 * a.z_scale * loss_scale * a.fwd.lse[m];
+        if (a.lse && counts) dot -= 2 * a.z_scale * loss_scale * a.lse[m];
         __syncwarp();
         for (int e = lane; e < E; e += WARP_SIZE) {
-            const float p = probs[e], d = dprobs[e], dlogit[] = {a.fwd.sigmoid ? d * p * (1 - p) : p * (d - dot)};
+            const float p = probs[e], d = dprobs[e], dlogit[] = {a.sigmoid ? d * p * (1 - p) : p * (d - dot)};
             store(static_cast<T *>(a.dlogits) + m * E + e, dlogit);
         }
         __syncwarp();
@@ -376,13 +376,13 @@ void cuda_sum_experts(struct stream *stream, const struct sum_experts_args *a)
 
 void cuda_route_bwd(struct stream *stream, const struct route_bwd_args *a)
 {
-    ASSERT(a->fwd.E <= ROUTE_MAX_EXPERTS && a->fwd.k <= a->fwd.E && !(a->fwd.lse && a->fwd.sigmoid));
-    if (a->fwd.M == 0) return;
-    dispatch(a->fwd.dtype, [&](auto type) {
+    ASSERT(a->E <= ROUTE_MAX_EXPERTS && a->k <= a->E && !(a->lse && a->sigmoid));
+    if (a->M == 0) return;
+    dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
         LAUNCH(stream, "route_bwd",
-               (a->fwd.E <= FEW_SLOTS * WARP_SIZE ? route_bwd_kernel<T, FEW_SLOTS> : route_bwd_kernel<T, MOST_SLOTS>),
-               grid_of(stream, ceil_div(a->fwd.M, WARPS), 8), THREADS, *a);
+               (a->E <= FEW_SLOTS * WARP_SIZE ? route_bwd_kernel<T, FEW_SLOTS> : route_bwd_kernel<T, MOST_SLOTS>),
+               grid_of(stream, ceil_div(a->M, WARPS), 8), THREADS, *a);
     });
 }
 

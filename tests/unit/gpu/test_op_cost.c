@@ -111,7 +111,7 @@ static void other_ops_count_what_they_touch(void **state)
     struct attention_fwd_args attention = {.dtype = DTYPE_BF16, .M = 8, .H = 4, .KV = 2, .D = 16, .max_seq = 4};
     check(op_cost_attention_fwd(&attention), 4 * 8 * 2.5 * 64, 8 * 12 * 16 * 2);
     const struct attention_sink_fwd_args sink = {.dtype = DTYPE_BF16, .M = 8, .H = 4, .D = 16, .ld_o = 70};
-    const struct attention_sink_bwd_args sink_bwd = {.fwd = sink};
+    const struct attention_sink_bwd_args sink_bwd = {.dtype = DTYPE_BF16, .M = 8, .H = 4, .D = 16, .ld_o = 70};
     check(op_cost_attention_sink_fwd(&sink), 0, 2 * 8 * 64 * 2);
     check(op_cost_attention_sink_bwd(&sink_bwd), 0, 2 * 8 * 64 * 2);
 }

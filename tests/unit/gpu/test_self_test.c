@@ -120,8 +120,8 @@ enum {
     X(decode_sinks, attention_decode, a->sinks = NULL)                                                     \
     X(sink_distance, attention_sink_fwd, a->ld_o = a->H * a->D)                                            \
     X(sink_odd, attention_sink_fwd, if (a->D % 2) return)                                                  \
-    X(sink_bwd_distance, attention_sink_bwd, a->fwd.ld_o = a->fwd.H * a->fwd.D)                                        \
-    X(sink_bwd_odd, attention_sink_bwd, if (a->fwd.D % 2) return)                                              \
+    X(sink_bwd_distance, attention_sink_bwd, a->ld_o = a->H * a->D)                                        \
+    X(sink_bwd_odd, attention_sink_bwd, if (a->D % 2) return)                                              \
     X(sink_added, attention_sink_bwd, a->accumulate = false)                                               \
     X(loss_cap, cross_entropy, a->softcap = 0)                                                             \
     X(loss_scale, cross_entropy, a->loss_scale = NULL)                                                     \
@@ -145,11 +145,11 @@ enum {
     X(route_prob_sums, route, a->prob_sums = NULL)                                                         \
     X(sum_experts_scale, sum_experts, a->scale = 1)                                                        \
     X(route_many, route, if (a->E > 256) return)                                                           \
-    X(route_bwd_sigmoid, route_bwd, a->fwd.sigmoid = false)                                                    \
-    X(route_bwd_normalize, route_bwd, a->fwd.normalize = false)                                                \
-    X(route_bwd_counts, route_bwd, a->fwd.counts = NULL)                                                       \
-    X(route_bwd_counted, route_bwd, a->fwd.counted = a->fwd.M)                                                     \
-    X(route_bwd_z, route_bwd, a->fwd.lse = NULL)                                                               \
+    X(route_bwd_sigmoid, route_bwd, a->sigmoid = false)                                                    \
+    X(route_bwd_normalize, route_bwd, a->normalize = false)                                                \
+    X(route_bwd_counts, route_bwd, a->counts = NULL)                                                       \
+    X(route_bwd_counted, route_bwd, a->counted = a->M)                                                     \
+    X(route_bwd_z, route_bwd, a->lse = NULL)                                                               \
     X(route_bwd_loss_scale, route_bwd, a->loss_scale = NULL)                                               \
     X(bias_experts, combine_bias_bwd, if (a->M > 1) a->M--)                                                \
     X(permute_blocks, permute_experts, if (a->M > 100) a->M = 100)                                         \
