@@ -198,7 +198,10 @@ const struct spec_foreign_name spec_foreign_names[] = {
      "the seed decides the order of the samples"},
     {UNLISTED(MISSING), "hyper_parallel_cp_size context_parallel_size sequence_parallel_degree cp_size", NULL,
      "there is no sequence parallelism; activation_checkpointing makes room for long sequences"},
-    {UNLISTED(MISSING), "tensor_parallel_size expert_parallel_size pipeline_parallel_size", NULL,
+    {UNLISTED(COPY), "expert_parallel_size", "moe.expert_parallel_size", NULL},
+    {UNLISTED(COPY), "output_router_logits", "model.output_router_logits", NULL},
+    {UNLISTED(COPY), "router_aux_loss_coef moe_aux_loss_coef", "model.router_aux_loss_coef", NULL},
+    {UNLISTED(MISSING), "tensor_parallel_size pipeline_parallel_size", NULL,
      "weights are split by zero_optimization.stage: 3"},
     {UNLISTED(MISSING),
      "tokens added_tokens_overrides add_tokens add_special_tokens new_special_tokens_config resize_vocab "
@@ -249,7 +252,7 @@ const struct spec_foreign_name spec_foreign_names[] = {
      "media_dir shift_attn use_unsloth use_unsloth_gc use_reentrant_gc use_kv_cache infer_* offload_folder "
      "split_special_tokens compute_accuracy predict_with_generate generation_* generate_samples num_generation_samples "
      "freeze_* image_* video_* audio_* use_audio_in_video crop_to_patches adapter_folder sortish_sampler "
-     "moe_aux_loss_coef router_aux_loss_coef vllm_* sglang_* kt_* export_*",
+     "vllm_* sglang_* kt_* export_*",
      NULL, "it has no meaning here"},
 };
 const int spec_num_foreign_names = COUNT_OF(spec_foreign_names);
