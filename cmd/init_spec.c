@@ -96,8 +96,10 @@ static void init_write_model(const struct init *t, FILE *out)
                                    : " with random initial values");
     if (t->labels) fprintf(out, "  task: sequence_classification  # the data have labels\n");
     if (t->method == INIT_QLORA)
-        fprintf(out, "  quantization_config:  # the frozen matrices in 4 bits, as in the QLoRA paper\n"
-                     "    load_in_4bit: true\n    bnb_4bit_quant_type: nf4\n    bnb_4bit_use_double_quant: true\n");
+        fprintf(out,
+                "  quantization_config:  # the frozen matrices%s in 4 bits, as in the QLoRA paper\n"
+                "    load_in_4bit: true\n    bnb_4bit_quant_type: nf4\n    bnb_4bit_use_double_quant: true\n",
+                t->desc.experts.count ? " but those of experts and routers" : "");
     if (t->method != INIT_FULL)
         fprintf(out,
                 "peft:  # LoRA: %s parameters are trained\n"

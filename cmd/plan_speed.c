@@ -76,8 +76,8 @@ static void print_speed_kinds(const struct simulated_run *p, const struct simula
     printf("  %-24s %11.1f%% %11.1f%%\n", "MFU", simulated_run_mfu(p, ceiling), simulated_run_mfu(p, times->seconds));
     printf("  %-24s %12.0f %12.0f\n", "tokens/s", simulated_run_tokens(p) / ceiling,
            simulated_run_tokens(p) / times->seconds);
-    const struct published_speed nearest =
-        published_speed_nearest(&p->machine->gpu, (double)p->engine.table.num_params, p->engine.world);
+    const struct published_speed nearest = published_speed_nearest(
+        &p->machine->gpu, (double)memory_plan_active(&p->engine), p->engine.desc.experts.count > 0, p->engine.world);
     printf("  %-24s %12s %12.0f (tokens/s, measured: %s, %s on %d x %s; %s)\n", "nearest published", "", nearest.tokens,
            nearest.program, nearest.model, nearest.gpus, nearest.gpu, nearest.source);
 }

@@ -123,7 +123,7 @@ void bug_abort(const char *file, int line, const char *format, ...) __attribute_
 
 /* A local variable that is released where its block ends, also by TRY: RELEASED(text_release) struct text text = {0};
  * it has a value from the start. OWNED: a pointer, by free(). */
-#define RELEASED(release) __attribute__((cleanup(release)))
+#define RELEASED(release) __attribute__((cleanup(release), unused))
 #define OWNED RELEASED(status_free_owned)
 
 static inline void status_free_owned(void *variable)
@@ -141,7 +141,11 @@ static inline void status_free_owned(void *variable)
     }
 
 /* The value of a pointer, which is NULL from then on, so that nothing releases it again: *out = TAKEN(set). */
+#ifdef __cppcheck__ /* which does not understand the other one */
+#define TAKEN(pointer) pointer
+#else
 #define TAKEN(pointer) ((__typeof__(pointer))status_take(&(pointer)))
+#endif
 static inline void *status_take(void *variable)
 {
     void *taken, *none = NULL;

@@ -71,8 +71,7 @@ static int64_t memory_plan_trained(const struct engine *t)
     return trained;
 }
 
-/* Parameters that are active for a token: all but those of the experts that it does not go to. */
-static int64_t memory_plan_active(const struct engine *t)
+int64_t memory_plan_active(const struct engine *t)
 {
     const struct experts_desc *experts = &t->desc.experts;
     int64_t active = t->table.num_params;

@@ -18,6 +18,9 @@ struct memory_plan {
 
 struct engine;
 
+/* Parameters that are active for a token: all but those of the experts that it does not go to. */
+int64_t memory_plan_active(const struct engine *engine);
+
 /* Device memory that this rank takes by its plan: its arena, its shared segment, and a GPU's reserve. */
 size_t memory_plan_device_bytes(const struct memory_plan *plan);
 

@@ -192,6 +192,7 @@ const PANELS = [
   {id: 'perplexity', title: 'Perplexity', unit: 'evaluation', log: true, format: 'plain', lines: [['evals', 'perplexity', 'perplexity']]},
   {id: 'lr', title: 'Learning rate', log: true, format: 'plain', exact: true, lines: [['steps', 'lr', 'lr']]},
   {id: 'aux_loss', title: 'Auxiliary loss', unit: 'of routers', log: false, format: 'plain', lines: [['steps', 'aux_loss', 'aux loss']]},
+  {id: 'entropy', title: 'Entropy of the loads', unit: 'at most log E of E experts', log: false, format: 'plain', lines: [['steps', 'entropy', 'entropy']]},
   {id: 'max_load', title: 'Largest load', unit: 'share of the choices that one expert gets', log: false, format: 'percent', lines: [['steps', 'max_load', 'largest load']]},
   {id: 'grad_norm', title: 'Gradient norm', unit: 'before clipping', log: true, format: 'plain', lines: [['steps', 'grad_norm', 'norm']]},
   {id: 'rate', title: 'Throughput', unit: 'tokens/s', format: 'si', lines: [['steps', 'tokens_per_s', 'tokens/s']]},
@@ -856,6 +857,14 @@ function eventText(run) {
     .map(([kind, {plural}]) => count(run.totals[kind]) + ' ' + (run.totals[kind] > 1 ? plural : kind === 'end of an epoch' ? 'epoch ended' : kind)).join(', ');
 }
 
+/* A bar for each expert's load in the last step, and a line at the even load. */
+function loadBars(load, colour) {
+  const n = load.length, most = Math.max(...load, 1 / n), up = share => 36 * share / most;
+  return shape('svg', {class: 'loads', viewBox: `0 0 ${n} 36`, preserveAspectRatio: 'none', role: 'img', 'aria-label': 'load of each expert in the last step'},
+    ...load.map((share, e) => shape('rect', {x: e + 0.1, y: 36 - up(share), width: 0.8, height: up(share), fill: colour}, shape('title', {}, `expert ${e}: ${percent(share)}`))),
+    shape('path', {d: `M0 ${36 - up(1 / n)}H${n}`, stroke: 'var(--ink)', 'stroke-dasharray': '4 3', 'vector-effect': 'non-scaling-stroke'}));
+}
+
 function makeCard(run, r) {
   const list = element('dl', {}), state = run.state === 'over' ? '' : run.state;
   const shown = several ? element('input', {type: 'checkbox', checked: !view.off.has(r), 'aria-label': 'show ' + run.name}) : null;
@@ -871,7 +880,11 @@ function makeCard(run, r) {
   fact(list, 'tokens', prefixed(run.trained_tokens, ''), known(run.rate) ? prefixed(run.rate, '') + ' tokens/s' + (known(run.mfu) ? ', MFU\u00a0' + percent(run.mfu) : '') : '');
   fact(list, 'time of the steps', duration(run.seconds));
   if (run.parameters) fact(list, 'model', prefixed(run.parameters, '') + ' parameters', `${run.model_type}, ${run.dtype}, ${count(run.world)} rank${run.world > 1 ? 's' : ''}`);
+  const load = Array.isArray(run.load) ? run.load.map(share => Math.max(0, Number(share)) || 0) : []; /* of damaged lines, anything */
+  if (load.length)
+    fact(list, 'last loads', percent(Math.min(...load)) + ' to ' + percent(Math.max(...load)), `median\u00a0${percent(median(load))}, ${count(load.length)} experts, none dropped`);
   card.append(list);
+  if (load.length) card.append(loadBars(load, colourOf(r)));
   const notes = [eventText(run)];
   for (const former of run.formers) notes.push(`metrics.jsonl.${former.number}: ${former.same ? 'a part that a resume left' : 'an earlier run'}, up to step ${count(former.step)}`);
   if (run.damaged) notes.push(`${count(run.damaged)} damaged line${run.damaged > 1 ? 's are' : ' is'} left out`);

@@ -95,6 +95,7 @@ static json_t *page_run(const struct watched_run *run)
                                                  (json_int_t)sample->number, "prompt", sample->prompt, "text",
                                                  sample->text, "ids", (int)sample->ids));
     json_object_set_new(object, "formers", formers);
+    json_object_set(object, "load", m->load);
     json_t *totals = json_object(), *list = json_array();
     for (int k = 0; k < REPORT_EVENT_COUNT; k++) {
         json_object_set_new(totals, event_words[k], json_integer(m->events[k].total));

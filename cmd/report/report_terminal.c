@@ -62,6 +62,14 @@ static void put_facts(const struct watched_run *run)
         put_fact("trained on",
                  memory_printf("%s tokens in %s of steps, %s tokens/s on average", FIGURE(si, (double)h->tokens),
                                FIGURE(time, h->seconds), FIGURE(si, timed_mean(&h->rate))));
+    const size_t experts = json_array_size(h->load);
+    double least = INFINITY;
+    for (size_t e = 0; e < experts; e++) least = fmin(least, json_number_value(json_array_get(h->load, e)));
+    if (experts)
+        put_fact("last loads",
+                 memory_printf("of %zu experts: %.3g %% to %.3g %%, even %.3g %%, entropy %s of %s, none dropped",
+                               experts, 100 * least, 100 * h->last[STEP_MAX_LOAD], 100.0 / (double)experts,
+                               FIGURE(plain, h->last[STEP_ENTROPY]), FIGURE(plain, log((double)experts))));
     if (!h->best_step) return;
     const bool loss = h->metric == EVAL_METRIC_LOSS && h->best < 700 && isfinite(h->last_eval[EVAL_PERPLEXITY]);
     OWNED char *perplexity = loss ? memory_printf(" (perplexity %s)", FIGURE(plain, exp(h->best))) : memory_text("");
@@ -117,6 +125,7 @@ static const struct {
     {"accuracy", true, EVAL_ACCURACY, false, figure_percent},
     {"f1", true, EVAL_F1, false, figure_plain},
     {"aux_loss", false, STEP_AUX_LOSS, false, figure_plain},
+    {"load entropy", false, STEP_ENTROPY, false, figure_plain},
     {"largest load", false, STEP_MAX_LOAD, false, figure_percent},
     {"grad_norm", false, STEP_GRAD_NORM, true, figure_plain},
     {"lr", false, STEP_LR, false, figure_plain},

@@ -41,6 +41,7 @@ static void forget_lines(struct run_metrics *metrics)
 {
     thin_release(&metrics->steps);
     thin_release(&metrics->evals);
+    json_decref(metrics->load);
     for (int k = 0; k < REPORT_EVENT_COUNT; k++) free(metrics->events[k].items);
     for (int i = 0; metrics->samples && i < REPORT_SAMPLES; i++) sample_release(&metrics->samples[i]);
     free(metrics->samples);
@@ -156,6 +157,8 @@ static void take_step(struct run_metrics *metrics, const json_t *object, int64_t
     timed_mean_add(&metrics->mfu, values[STEP_MFU], values[STEP_SECONDS]);
     thin_add(&metrics->steps, step, values, present);
     memcpy(metrics->last, values, sizeof metrics->last);
+    json_decref(metrics->load);
+    metrics->load = json_incref(json_object_get(json_object_get(object, "experts"), "load"));
     metrics->step_lines++;
     metrics->last_step = step;
     metrics->epoch = json_integer_value(json_object_get(object, "epoch"));

@@ -73,6 +73,7 @@ struct run_metrics {
     double seconds;              /* of the steps, without evaluations and checkpoints */
     struct timed_mean rate, mfu; /* tokens/s, the share of the peak */
     double last[STEP_SERIES];    /* of the last step; NAN: it has none */
+    json_t *load;                /* then, each expert's share of the choices; owned; NULL: there are no experts */
     double last_eval[EVAL_SERIES];
     int64_t last_eval_step; /* 0: none */
     enum eval_metric metric;

@@ -9,6 +9,16 @@ void convert_model(struct convert *c)
     struct spec_node *trained = convert_take(c, c->kind == CONVERT_AXOLOTL ? "base_model" : "model_name_or_path");
     struct spec_node *config = convert_take(c, c->kind == CONVERT_AXOLOTL ? "base_model_config" : "config_name");
     const bool scratch = convert_take_switch(c, "train_from_scratch");
+    const char *configs = "model_config overrides_of_model_config model_init_kwargs";
+    if (convert_is_on(spec_child(c->from, "moe_aux_loss_coef")))
+        convert_set_yaml(c, "model.output_router_logits", "true");
+    for (const char *name; (name = convert_word(c, &configs));) { /* of them, these two are keys of the run spec */
+        struct spec_node *all = spec_child(c->from, name), *one;
+        while ((one = spec_child(all, "output_router_logits")) || (one = spec_child(all, "router_aux_loss_coef"))) {
+            spec_unlink(all, one);
+            spec_attach(c->ctx, c->from, one);
+        }
+    }
     const struct spec_node *model = trained ? trained : config;
     if (!model || model->kind != NODE_STRING) return;
     if (trained && config && config->text && strcmp(config->text, trained->text) != 0)

@@ -132,7 +132,7 @@ const struct spec_foreign_name spec_foreign_names[] = {
     {NOTHING, "zero3_init_flag", NULL, "weights are initialised slice by slice at every stage"},
     {NOTHING, "zero3_save_16bit_model", NULL, "`ztrain export` makes whole files from any checkpoint"},
     {NOTHING, "num_processes", NULL, "srun or --local-gpus N starts the ranks"},
-    {MISSING, "expert_parallel_size expert_model_parallel_size ep_size", "moe.expert_parallel_size", NULL},
+    {COPY, "expert_parallel_size expert_model_parallel_size ep_size", "moe.expert_parallel_size", NULL},
     /* adapters */
     {RULE, "adapter finetuning_type use_peft", "peft", "{} is PEFT's default LoRA"},
     {RULE, "lora_r lora_rank", "peft.r", NULL},
@@ -199,6 +199,8 @@ const struct spec_foreign_name spec_foreign_names[] = {
      "the seed decides the order of the samples"},
     {UNLISTED(MISSING), "hyper_parallel_cp_size context_parallel_size sequence_parallel_degree cp_size", NULL,
      "there is no sequence parallelism; activation_checkpointing makes room for long sequences"},
+    {UNLISTED(COPY), "output_router_logits", "model.output_router_logits", NULL},
+    {UNLISTED(COPY), "router_aux_loss_coef moe_aux_loss_coef", "model.router_aux_loss_coef", NULL},
     {UNLISTED(MISSING), "tensor_parallel_size pipeline_parallel_size", NULL,
      "weights are split by zero_optimization.stage: 3"},
     {UNLISTED(MISSING),
@@ -250,7 +252,7 @@ const struct spec_foreign_name spec_foreign_names[] = {
      "media_dir shift_attn use_unsloth use_unsloth_gc use_reentrant_gc use_kv_cache infer_* offload_folder "
      "split_special_tokens compute_accuracy predict_with_generate generation_* generate_samples num_generation_samples "
      "freeze_* image_* video_* audio_* use_audio_in_video crop_to_patches adapter_folder sortish_sampler "
-     "moe_aux_loss_coef router_aux_loss_coef vllm_* sglang_* kt_* export_*",
+     "vllm_* sglang_* kt_* export_*",
      NULL, "it has no meaning here"},
 };
 const int spec_num_foreign_names = COUNT_OF(spec_foreign_names);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* published_speed.c: steps of other trainers, in bf16 without products in FP8: LLM.Q's of 524,288 tokens in sequences
  * of 1024, torchtitan's in sequences of 8192 with FSDP2 and torch.compile (H100 of 500 W), llm-foundry's in sequences
- * of 2048 with FSDP. Each recomputes what its memory asks for. */
+ * of 2048 with FSDP, NeMo's in sequences of 4096 with even loads. Each recomputes what its memory asks for. */
 #include "gpu/simulate/published_speed.h"
 
 #define TITAN "torchtitan", "github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md"
+#define NEMO "NeMo AutoModel", "github.com/NVIDIA-NeMo/Automodel, docs/performance-summary.md"
 #define FOUNDRY "llm-foundry", "github.com/mosaicml/llm-foundry, scripts/train/benchmarking/README.md"
 
 static const struct published_speed others[] = {
@@ -13,7 +14,9 @@ static const struct published_speed others[] = {
     {"MPT 125M", 0.125, "a100", 8, 1142641, FOUNDRY},     {"MPT 760M", 0.76, "a100", 8, 259472, FOUNDRY},
     {"MPT 1B", 1.32, "a100", 8, 164109, FOUNDRY},         {"MPT 3B", 2.65, "a100", 8, 86491, FOUNDRY},
     {"MPT 7B", 6.66, "a100", 8, 37130, FOUNDRY},          {"MPT 13B", 12.9, "a100", 8, 18097, FOUNDRY},
-    {"MPT 70B", 64.9, "a100", 64, 26274, FOUNDRY},        {"MPT 7B", 6.66, "a100-40gb", 8, 29436, FOUNDRY}};
+    {"MPT 70B", 64.9, "a100", 64, 26274, FOUNDRY},        {"MPT 7B", 6.66, "a100-40gb", 8, 29436, FOUNDRY},
+    {"Qwen3 30B A3B", 3.35, "h100", 8, 8 * 12040.0, NEMO}};
+enum { MIXTURES = 1 }; /* the last rows */
 
 /* LLM.Q's; 0: not published. */
 enum { QWENS = 5 };
@@ -51,7 +54,7 @@ static double distance(const struct published_speed *speed, const struct gpu_mod
     return far;
 }
 
-struct published_speed published_speed_nearest(const struct gpu_model *gpu, double parameters, int gpus)
+struct published_speed published_speed_nearest(const struct gpu_model *gpu, double active, bool mixture, int gpus)
 {
     struct published_speed nearest = {.tokens = 0};
     double least = INFINITY;
@@ -62,7 +65,8 @@ struct published_speed published_speed_nearest(const struct gpu_model *gpu, doub
                 ? (struct published_speed){qwens[q].name,       qwens[q].billions, llmq[row].gpu,   llmq[row].gpus,
                                            llmq[row].tokens[q], "LLM.Q",           llmq[row].source}
                 : others[i - COUNT_OF(llmq) * QWENS];
-        const double far = distance(&speed, gpu, 1e-9 * parameters, gpus);
+        const bool same = mixture == (i >= COUNT_OF(llmq) * QWENS + COUNT_OF(others) - MIXTURES);
+        const double far = distance(&speed, gpu, 1e-9 * active, gpus) + (same ? 0 : log(2)); /* as twice the size */
         if (speed.tokens > 0 && far < least) {
             nearest = speed;
             least = far;

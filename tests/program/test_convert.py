@@ -380,6 +380,18 @@ def test_a_note_on_a_key_of_axolotl(folder, keys, words):
     assert convert(folder, {**AXOLOTL, **keys}).note(*words)
 
 
+@pytest.mark.parametrize("value, model", [(0.02, {"output_router_logits": True, "router_aux_loss_coef": 0.02}), (0, {"router_aux_loss_coef": 0.0}),
+                                          (None, {})])
+def test_the_loss_of_routers_in_factory(folder, value, model):
+    assert convert(folder, {**FACTORY, "moe_aux_loss_coef": value}).spec["model"] == {"pretrained": "base", **model}
+
+
+@pytest.mark.parametrize("keys, name", [({"rope_theta": 5}, "overrides_of_model_config"), ({}, "model_config")])
+def test_what_else_changes_config_json_is_named(folder, keys, name):
+    got = convert(folder, {**AXOLOTL, name: {**keys, "output_router_logits": False}})
+    assert got.spec["model"]["output_router_logits"] is False and len([note for note in got.notes if name in note]) == len(keys)
+
+
 @pytest.mark.parametrize("keys, words", [
     ({"finetuning_type": "freeze"}, ("'finetuning_type' freeze", "all weights are trained")),
     ({"finetuning_type": "lora", "quantization_bit": 8}, ("'quantization_bit' 8", "the frozen base is kept")),
@@ -464,6 +476,11 @@ def test_an_adapter_to_go_on_from(folder):
     ({"saves_per_epoch": 0}, ("checkpoint", "save_at_epoch_end"), False),
     ({"save_steps": 40, "saves_per_epoch": None}, ("checkpoint", "interval_steps"), 40),
     ({"eval_steps": 30, "evals_per_epoch": None}, ("train", "eval_interval_steps"), 30),
+    ({"expert_parallel_size": 4}, ("moe", "expert_parallel_size"), 4),
+    ({"router_aux_loss_coef": 0.02}, ("model", "router_aux_loss_coef"), 0.02),
+    ({"model_config": {"output_router_logits": True}}, ("model", "output_router_logits"), True),
+    ({"overrides_of_model_config": {"output_router_logits": True, "router_aux_loss_coef": 0.02}}, ("model",),
+     {"pretrained": "base", "output_router_logits": True, "router_aux_loss_coef": 0.02}),
 ], ids=lambda value: next(iter(value)) if isinstance(value, dict) else "")
 def test_a_key_of_axolotl(folder, keys, path, value):
     found = convert(folder, {**AXOLOTL, **keys}).spec

@@ -10,6 +10,7 @@ import pytest
 
 from harness import (DATA, DEVICE, GPT2, LLAMA, PATIENCE, SEQUENCE, SLOWNESS, USAGE, VOCABULARY, ZTRAIN, documents, write_mask, write_megatron)
 from test_classification import write_labelled
+from test_experts import QWEN3
 from test_sample import byte_tokenizer
 
 QWEN_7B = {"model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28, "num_key_value_heads": 4,
@@ -275,6 +276,16 @@ def test_qlora_of_gpt2_leads_to_lora(place):
     place.ztrain("export", place.run_folder(), "--out", place.at("gpt2"))
     done = init(place, "--method", "qlora", model="gpt2", expect=USAGE)
     assert "--method: the matrices of gpt2 are (in, out), and are not quantized; hint: lora" in done.final_error
+
+
+@pytest.mark.parametrize("model, words", [(LLAMA, "matrices in 4 bits"), (QWEN3, "matrices but those of experts and routers in 4 bits")])
+def test_qlora_says_which_matrices_it_quantizes(place, model, words):
+    place.train({"model": {"config": model}, "train": {"epochs": None, "max_steps": 1}, "data": {"validation": None}})
+    place.ztrain("export", place.run_folder(), "--out", place.at("trained"))
+    written(place, "--method", "qlora", model="trained")
+    with open(place.at("run.yaml"), encoding="utf-8") as file:
+        assert f"# the frozen {words}, as in the QLoRA paper" in file.read()
+    place.ztrain("--config", place.at("run.yaml"), "--dry-run")
 
 
 def test_a_file_is_replaced_only_by_force(place):

@@ -36,6 +36,8 @@ GPT2_1558M = {**GPT2_124M, "n_embd": 1600, "n_layer": 48, "n_head": 25}
 LLAMA_8B = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
             "num_key_value_heads": 8, "num_hidden_layers": 32, "vocab_size": 128256, "rms_norm_eps": 1e-5,
             "max_position_embeddings": 8192, "rope_theta": 5e5, "tie_word_embeddings": False}
+QWEN3_30B = {**qwen(2048, 6144, 32, 4, 48, 151936, False), "model_type": "qwen3_moe", "head_dim": 128, "num_experts": 128,
+             "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
 
 # model, sequence length, micro batch, accumulation, ranks, stage; by hand, with fp32 logits: MFU at the ceiling, expected, in percent
 BY_HAND = {
@@ -101,12 +103,15 @@ def published(out):
 
 
 def test_the_nearest_published_figure_is_named(folder):
-    """That of the same GPU, then of the nearest size and number of GPUs; else that of the GPU with the nearest peak."""
+    """That of the same GPU, then of the nearest size (of a mixture: the active one) and number of GPUs; else that of the GPU with the
+    nearest peak."""
     for model, world, device, expected in (
             (LLMQ["1.5B"][0], 1, "rtx4090", ("14070", "LLM.Q", "Qwen2.5 1.5B", "1 x rtx4090")),
             (LLMQ["3B"][0], 4, "l40s", ("35000", "LLM.Q", "Qwen2.5 3B", "4 x l40s")),
             (LLAMA_8B, 64, "h100", ("833792", "torchtitan", "Llama 3.1 8B", "128 x h100")),
             (GPT2_1558M, 8, "a100", ("164109", "llm-foundry", "MPT 1B", "8 x a100")),
+            (qwen(2048, 12288, 16, 2, 36, 151936, True), 8, "h100", ("239500", "LLM.Q", "Qwen2.5 3B", "8 x h100")),
+            (QWEN3_30B, 8, "h100", ("96320", "NeMo AutoModel", "Qwen3 30B A3B", "8 x h100")),
             (LLMQ["0.5B"][0], 1, "h200", ("149000", "LLM.Q", "Qwen2.5 0.5B", "1 x h100"))):
         assert published(plan(folder, model, 1024, 1, 1, world, 3, ["--device", device])) == expected
 

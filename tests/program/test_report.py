@@ -324,6 +324,24 @@ def test_damaged_lines_with_extreme_values(folder):
     assert "nan" not in text and page_of(folder, run)[1]["runs"][0]["seconds"] == 1e15
 
 
+def test_the_loads_of_experts(folder):
+    """Entropy and largest load as curves, and all loads of the last step; a damaged line may have anything in their place."""
+    run = demo(folder)
+    for step, load in enumerate(([0.7, 0.1, 0.1, 0.1], [0.4, 0.3, 0.2, 0.1]), start=61):
+        experts = {"entropy": 1.28 if step == 62 else 0.94, "max_load": load[0], "dropped": 0, "load": load}
+        append(run, json.dumps({"step": step, "loss": 2, "experts": experts}) + "\n")
+    text = folder.ztrain("report", run, env=UTF8).out
+    assert re.search(r"^  load entropy +1\.2800 +0\.9400 +1\.2800 ", text, re.M) and re.search(r"^  largest load +40\.0 %", text, re.M)
+    assert "of 4 experts: 10 % to 40 %, even 25 %, entropy 1.2800 of 1.3863, none dropped\n" in re.sub(r"\s*\n {14}", " ", text)
+    made = page_of(folder, run)[1]["runs"][0]
+    assert made["load"] == [0.4, 0.3, 0.2, 0.1] and made["steps"]["series"]["entropy"]["mean"][-2:] == [0.94, 1.28]
+    append(run, '{"step":63,"loss":2,"experts":{"load":["</script>",null,-1e308]}}\n')
+    assert "of 3 experts: -inf %" in folder.ztrain("report", run, env=UTF8).out
+    assert page_of(folder, run)[1]["runs"][0]["load"] == ["</script>", None, -1e308]
+    append(run, '{"step":64,"loss":2}\n')
+    assert "last loads" not in folder.ztrain("report", run, env=UTF8).out and "load" not in page_of(folder, run)[1]["runs"][0]
+
+
 # --- watching ---------------------------------------------------------------------------------------------------------
 
 def begin(run):
