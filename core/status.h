@@ -141,11 +141,7 @@ static inline void status_free_owned(void *variable)
     }
 
 /* The value of a pointer, which is NULL from then on, so that nothing releases it again: *out = TAKEN(set). */
-#ifdef __cppcheck__ /* which does not understand the other one */
-#define TAKEN(pointer) pointer
-#else
-#define TAKEN(pointer) ((__typeof__(pointer))status_take(&(pointer)))
-#endif
+#define TAKEN(pointer) status_take(&(pointer))
 static inline void *status_take(void *variable)
 {
     void *taken, *none = NULL;
