@@ -225,15 +225,21 @@ static enum dtype zero_sent_dtype(const struct zero *z)
     return zero_narrow_comm(z) ? z->config.comm_dtype : DTYPE_F32;
 }
 
-/* Neighbours that are not zero_is_summed(), from tensor *t of the unit on: [*first, *end), without their gaps. */
+/* Whether fp32 has the tensor's gradient. A constant has none: it is like a gap. */
+static bool is_other(const struct zero *z, const struct tensor_info *tensor)
+{
+    return !zero_is_summed(z, tensor) && !role_is_constant(tensor->role);
+}
+
+/* Neighbours that are is_other(), from tensor *t of the unit on: [*first, *end), without their gaps. */
 static bool next_others(const struct zero *z, int unit, int *t, int64_t *first, int64_t *end)
 {
     const struct unit_info *info = &z->config.table->units[unit];
     const struct tensor_info *tensors = z->config.table->tensors + info->first_tensor;
-    while (*t < info->num_tensors && zero_is_summed(z, &tensors[*t])) ++*t;
+    while (*t < info->num_tensors && !is_other(z, &tensors[*t])) ++*t;
     if (*t == info->num_tensors) return false;
     *first = *end = tensors[*t].offset;
-    for (; *t < info->num_tensors && !zero_is_summed(z, &tensors[*t]) && tensors[*t].offset == *end; ++*t)
+    for (; *t < info->num_tensors && is_other(z, &tensors[*t]) && tensors[*t].offset == *end; ++*t)
         *end += tensors[*t].numel;
     return true;
 }

@@ -18,7 +18,7 @@ enum status unit_grads(const struct pass *pass, struct unit *unit)
     const struct param_verbs *verbs = pass->verbs;
     struct unit_grads *to = &unit->to;
     TRY(verbs->grads(verbs->self, unit->index, pass->stream, to, pass->err));
-    for (int part = 0; pass->M == 0 && part < UNIT_PARTS && to->numel[part] > 0; part++) {
+    for (int part = 0; pass->M == 0 && part < UNIT_PARTS; part++) {
         const size_t elements = (size_t)to->numel[part];
         if (!to->adds && to->grads[part]) stream_fill_zero(pass->stream, to->grads[part], elements * sizeof(float));
         if (to->matrix_sums[part] && !to->matrix_adds)

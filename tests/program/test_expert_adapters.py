@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from harness import LLAMA, USAGE, merged
+from harness import LLAMA, USAGE, documents, merged, write_megatron
 from test_adapters import ADAPTER, OFFLOAD, base_of, exported, lora, numbers_of, peft_cases, result, weights
 from test_quantized_base import QLORA, floats, nf4_values, write_tensors
 from virtual_case import DTYPES, digest_of
@@ -32,6 +32,21 @@ def test_stages_and_places_have_the_same_bits(folder, dtype, ranks):
     runs = [result(folder, on_experts(folder, {"zero_optimization": zero, "gradient_accumulation_steps": 1, **DTYPES[dtype]}), f"run-{i}",
                    ranks=ranks) for i, zero in enumerate(places)]
     assert all(other == runs[0] for other in runs[1:])
+
+
+def test_a_rank_without_tokens_sends_no_gradient(folder):
+    """One unit of a block's experts has adapters, the other has none."""
+    write_megatron(folder.at("train"), [document if i % 4 < 3 else [0] for i, document in enumerate(documents(40))])
+    folder.data(10, seed=2, name="validation")
+    changes = {"data": {"packing": False, "shuffle": False}, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": None,
+               "train_batch_size": 2, "train": {"max_steps": 8, "epochs": None}}
+    found = []
+    for ranks, stage in ((1, 0), (2, 0), (2, 2)):
+        name = f"run-{ranks}-{stage}"
+        folder.train(on_experts(folder, {**changes, "zero_optimization": {"stage": stage}},
+                                {"peft_type": "LORA", "r": 3, "target_modules": ["q_proj"], "target_parameters": [BOTH[1]]}), name, ranks=ranks)
+        found.append(folder.metrics(name).losses)
+    assert found[1] == pytest.approx(found[0], rel=1e-6) and found[2] == pytest.approx(found[0], rel=1e-6)
 
 
 def test_recomputation_changes_no_bit(folder):
