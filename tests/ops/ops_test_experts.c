@@ -353,6 +353,7 @@ static void scale_rows_bwd_setup(struct harness *h)
     h->dy = input(h, "dy", c->M * c->N);
     h->dx = output_over(h, h->x, "dx", c->M * c->N);
     h->dw = tensor_out(h, "dweights", DTYPE_F32, c->M, false);
+    h->db = NULL; /* an earlier case's */
     h->args.scale_rows_bwd = (struct scale_rows_bwd_args){h->dtype,      c->M,         c->N,         h->dx->device,
                                                           h->dy->device, h->x->device, h->w->device, h->dw->device};
 }

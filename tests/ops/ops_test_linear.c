@@ -541,6 +541,7 @@ static void experts_swiglu_bwd_setup(struct harness *h)
     h->dw = tensor_out(h, "dweights", DTYPE_F32, n, false);
     h->dw->tolerance = h->dtype == DTYPE_F32 ? 0 : 1e-3; /* of sigmoids for 16 bits */
     h->rstd = is_limited(h) ? tensor_out(h, "row_weights", DTYPE_F32, n, false) : NULL;
+    h->db = NULL; /* an earlier case's */
     h->args.experts_swiglu_bwd = (struct experts_swiglu_bwd_args){.dtype = h->dtype,
                                                                   .M = n,
                                                                   .F = c->N,
