@@ -44,7 +44,8 @@ void generator_layout(struct generator *g, struct arena *arena)
 {
     const struct transformer *t = g->transformer;
     const struct delta_desc *delta = &t->config.desc->delta;
-    const size_t rules = (size_t)transformer_place(t, t->L);
+    size_t rules = 0;
+    for (int64_t block = 0; block < t->L; block++) rules += t->config.desc->layers[block].delta;
     const size_t elements = (size_t)transformer_keys_before(t, t->L) * (size_t)g->cache.capacity;
     g->cache.inputs_bytes = rules * (size_t)(delta->taps * delta_channels(delta)) * dtype_size(t->dtype);
     g->cache.states_bytes = rules * (size_t)(delta->key_dim * delta_values(delta)) * sizeof(float);

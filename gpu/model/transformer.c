@@ -20,7 +20,7 @@ static void load_array(const struct transformer *t, void *array, const void *dat
     if (!packed)
         stream_copy(stream, array, data, bytes);
     else if (data) /* a plan has none */
-        memcpy(packed + ((char *)array - (char *)t->inputs[0].tokens), data, bytes);
+        memcpy(packed + ((char *)array - t->input_memory), data, bytes);
 }
 
 void transformer_load(struct transformer *t, int number, struct batch *batch, struct stream *stream, void *packed)
@@ -52,7 +52,7 @@ void transformer_load(struct transformer *t, int number, struct batch *batch, st
 void *transformer_inputs(const struct transformer *t, size_t *bytes)
 {
     *bytes = t->input_bytes;
-    return t->inputs[0].tokens;
+    return t->input_memory;
 }
 
 static bool is_loaded(const struct transformer *t, const struct batch *batch)

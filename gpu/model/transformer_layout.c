@@ -328,19 +328,28 @@ static struct rope_table take_rope_table(const struct transformer *t, struct are
     return table;
 }
 
-/* The inputs' arrays, which lie in one piece. */
-static void take_inputs(struct transformer *t, struct arena *arena)
+static void *place_array(char *memory, size_t *used, size_t bytes)
 {
-    const size_t M = (size_t)t->config.batch.max_tokens, ids = M * sizeof(int32_t), before = arena->used;
-    for (struct input *input = t->inputs; input < t->inputs + t->num_inputs; input++) {
-        input->tokens = arena_take(arena, MEM_DATA, ids);
-        input->targets = arena_take(arena, MEM_DATA, ids);
-        input->positions = arena_take(arena, MEM_DATA, ids);
-        input->types = arena_take(arena, MEM_DATA, t->config.desc->num_types ? ids : 0);
-        input->numbers = arena_take(arena, MEM_DATA, transformer_drops(t) ? M * sizeof *input->numbers : 0);
-        input->seq_start = arena_take(arena, MEM_DATA, ((size_t)t->config.batch.max_seqs + 1) * sizeof(int32_t));
+    char *array = memory ? memory + *used : NULL;
+    *used += (bytes + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+    return array;
+}
+
+/* The inputs' arrays, one after the other in `memory` (NULL: only counts). Returns their bytes. */
+static size_t place_inputs(const struct transformer *t, char *memory)
+{
+    size_t used = 0;
+    const size_t M = (size_t)t->config.batch.max_tokens, ids = M * sizeof(int32_t);
+    for (int i = 0; i < t->num_inputs; i++) {
+        struct input *input = &t->inputs[i];
+        input->tokens = place_array(memory, &used, ids);
+        input->targets = place_array(memory, &used, ids);
+        input->positions = place_array(memory, &used, ids);
+        input->types = t->config.desc->num_types ? place_array(memory, &used, ids) : NULL;
+        input->numbers = transformer_drops(t) ? place_array(memory, &used, M * sizeof *input->numbers) : NULL;
+        input->seq_start = place_array(memory, &used, ((size_t)t->config.batch.max_seqs + 1) * sizeof(int32_t));
     }
-    t->input_bytes = arena->used - before;
+    return used;
 }
 
 void transformer_layout(struct transformer *t, struct arena *arena)
@@ -392,7 +401,9 @@ void transformer_layout(struct transformer *t, struct arena *arena)
     t->local_rope = take_rope_table(t, arena, local, local->kind != ROPE_NONE);
     t->query_rope =
         take_rope_table(t, arena, rope, rope->query_beta > 0 && t->config.max_position > rope->original_max_positions);
-    take_inputs(t, arena);
+    t->input_bytes = place_inputs(t, NULL);
+    t->input_memory = arena_take(arena, MEM_DATA, t->input_bytes);
+    place_inputs(t, t->input_memory);
 }
 
 /* Angles are fp32 products, as in Hugging Face transformers; cosines and sines are computed in double and rounded to

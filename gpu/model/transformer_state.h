@@ -188,7 +188,8 @@ struct transformer {
     struct rope_table query_rope; /* rope times what queries are multiplied by, if that is not 1 everywhere */
     struct input *inputs;         /* [num_inputs] owned; their arrays lie in the arena, in one piece */
     int num_inputs;
-    size_t input_bytes; /* of these arrays, from inputs[0].tokens on */
+    char *input_memory;
+    size_t input_bytes;
 
     struct block_graphs *graphs; /* owned; NULL unless config.graphs_by_block */
     bool replays;                /* transformer_replay() */
