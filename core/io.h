@@ -34,7 +34,7 @@ DIR *io_opendir(const char *path);      /* NULL never means a lack of memory (co
 struct dirent *io_readdir(DIR *folder); /* NULL: the end, with errno 0, or a failure */
 int io_closedir(DIR *folder);
 
-/* A folder that is closed where its block ends. NULL: there is none. */
+/* A folder, or NULL: the end of its block closes it. */
 #define OWNED_DIR RELEASED(io_drop_dir) DIR
 static inline void io_drop_dir(DIR **entries)
 {

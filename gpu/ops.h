@@ -435,7 +435,7 @@ struct gate_bwd_args {
     bool gelu;
 };
 
-/* The gradient of gate and up, of which there are F each in a row; without a limit. dgate_up may be gate_up. */
+/* The gradient of gate and up without a limit: a row has F of gate, then F of up. dgate_up may be gate_up. */
 struct swiglu_bwd_args {
     enum dtype dtype;
     int64_t M, F;

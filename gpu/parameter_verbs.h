@@ -38,7 +38,7 @@ struct unit_params {
 /* Where a unit's gradients go. adds: they are added to the values that are there; else every element of every tensor is
  * overwritten, and gaps may stay unwritten or become zeros. A constant (role_is_constant()) is like a gap. */
 struct unit_grads {
-    float *grads[UNIT_PARTS];  /* fp32, laid out as the unit; NULL: it has only matrices, which are in matrix_sums */
+    float *grads[UNIT_PARTS];  /* fp32, laid out as the unit; NULL: matrix_sums has all, or no such unit */
     int64_t numel[UNIT_PARTS]; /* elements of the unit that are here; 0: none, or no such unit */
     bool adds;
     void *matrix_sums[UNIT_PARTS]; /* bf16, alike: a block's matrices, which `grads` does not get; all NULL, or none */

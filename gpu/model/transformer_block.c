@@ -91,7 +91,7 @@ static void block_rope(const struct pass *pass, const struct rope_table *table, 
     t->device->ops->rope(pass->stream, &args);
 }
 
-/* Of queries or keys; NULL: there is none. */
+/* The RoPE table of the layer's queries or keys; NULL: the layer has no RoPE. */
 static const struct rope_table *block_rope_table(const struct transformer *t, const struct layer_desc *layer,
                                                  bool queries)
 {

@@ -127,7 +127,7 @@ template <typename T> inline T wgmma_element(uint64_t matrix, unsigned k, unsign
 {
     return *reinterpret_cast<const T *>(shared_arena + wgmma_address(matrix, k, side));
 }
-/* What a thread computes of m64n256k16: sum holds 64 columns of each of its two rows, of which it reads two at once. */
+/* What a thread computes of m64n256k16: sum holds 64 columns of each of its two rows, two neighbours at a time. */
 template <typename T> inline void wgmma_thread(float *sum, uint64_t a, uint64_t b)
 {
     struct alignas(4) pair {
