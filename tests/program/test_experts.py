@@ -92,7 +92,8 @@ def test_the_z_loss_is_that_of_switch_transformers(folder):
 
 
 def test_the_spec_wins_over_the_config(folder):
-    """The same coefficient in the spec and in config.json; another coefficient, or none, changes the norm of the gradient. The start says whether the loss is minimized."""
+    """The same coefficient in the spec and in config.json; another coefficient, or none, changes the norm of the
+    gradient. The start says whether the loss is minimized."""
     changes = changes_of("qwen3_moe", {})
     inside = {**QWEN3, "output_router_logits": True, "router_aux_loss_coef": 0.3}
     found, said = {}, {}
