@@ -149,7 +149,7 @@ static enum status check_gradients(struct zero *z, int unit, const float *grads,
     if (z->check->pass == 0) check_flip(z, "gradients", (char *)(uintptr_t)(grads ? (const char *)grads : sums), false);
     for (int t = info->first_tensor; t < info->first_tensor + info->num_tensors; t++) {
         const struct tensor_info *tensor = &z->config.table->tensors[t];
-        const bool summed = zero_is_summed(z, tensor);
+        const bool summed = zero_in_matrix_sums(z, tensor);
         const int64_t first = max64(tensor->offset, whole), end = min64(tensor->offset + tensor->numel, whole_end);
         if (first >= end) continue;
         const size_t size = dtype_size(summed ? DTYPE_BF16 : DTYPE_F32);

@@ -225,21 +225,21 @@ static enum dtype zero_sent_dtype(const struct zero *z)
     return zero_narrow_comm(z) ? z->config.comm_dtype : DTYPE_F32;
 }
 
-/* Whether fp32 has the tensor's gradient. A constant has none: it is like a gap. */
-static bool is_other(const struct zero *z, const struct tensor_info *tensor)
+/* Whether the bucket has the tensor's gradient. A constant has none: it is like a gap. */
+static bool has_fp32_gradient(const struct zero *z, const struct tensor_info *tensor)
 {
-    return !zero_is_summed(z, tensor) && !role_is_constant(tensor->role);
+    return !zero_in_matrix_sums(z, tensor) && !role_is_constant(tensor->role);
 }
 
-/* Neighbours that are is_other(), from tensor *t of the unit on: [*first, *end), without their gaps. */
-static bool next_others(const struct zero *z, int unit, int *t, int64_t *first, int64_t *end)
+/* Neighbours with has_fp32_gradient(), from tensor *t of the unit on: [*first, *end), without their gaps. */
+static bool next_fp32_tensors(const struct zero *z, int unit, int *t, int64_t *first, int64_t *end)
 {
     const struct unit_info *info = &z->config.table->units[unit];
     const struct tensor_info *tensors = z->config.table->tensors + info->first_tensor;
-    while (*t < info->num_tensors && !is_other(z, &tensors[*t])) ++*t;
+    while (*t < info->num_tensors && !has_fp32_gradient(z, &tensors[*t])) ++*t;
     if (*t == info->num_tensors) return false;
     *first = *end = tensors[*t].offset;
-    for (; *t < info->num_tensors && is_other(z, &tensors[*t]) && tensors[*t].offset == *end; ++*t)
+    for (; *t < info->num_tensors && has_fp32_gradient(z, &tensors[*t]) && tensors[*t].offset == *end; ++*t)
         *end += tensors[*t].numel;
     return true;
 }
@@ -263,7 +263,8 @@ static const void *fill_reduce_buffer(struct zero *z, int slot, int unit, const 
     void *to = (char *)buffer->memory + (size_t)z->unit[unit].place * dtype_size(z->config.comm_dtype);
     int64_t first, end;
     if (zero_sends_matrices(z, unit)) {
-        for (int t = 0; next_others(z, unit, &t, &first, &end);) fill_reduce_range(z, to, grads, first, end, stream);
+        for (int t = 0; next_fp32_tensors(z, unit, &t, &first, &end);)
+            fill_reduce_range(z, to, grads, first, end, stream);
         return to;
     }
     stream_wait(stream, buffer->sent);
@@ -287,7 +288,7 @@ static void reduce_fold_grads(struct zero *z, int unit, float *bucket, bool to_b
     const bool summed = zero_gives_matrix_sums(z, unit);
     int64_t first, end;
     ASSERT(!to_bucket || !summed);
-    for (int t = 0; summed && next_others(z, unit, &t, &first, &end);)
+    for (int t = 0; summed && next_fp32_tensors(z, unit, &t, &first, &end);)
         reduce_fold_range(z, unit, bucket, false, first, end - first, stream);
     if (summed) return;
     if (!to_bucket || z->micro > 0)

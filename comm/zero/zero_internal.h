@@ -580,7 +580,7 @@ static inline void *zero_matrix_sums(struct zero *zero, int unit)
 }
 
 /* Whether a product wrote the tensor's gradient there. */
-static inline bool zero_is_summed(const struct zero *zero, const struct tensor_info *tensor)
+static inline bool zero_in_matrix_sums(const struct zero *zero, const struct tensor_info *tensor)
 {
     return tensor_is_matrix(tensor) && zero_gives_matrix_sums(zero, tensor->unit);
 }
