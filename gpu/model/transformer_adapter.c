@@ -307,18 +307,19 @@ void adapter_experts_forward(const struct pass *pass, const struct unit *unit, e
     pass->transformer->device->ops->grouped_linear_fwd(pass->stream, &up);
 }
 
-/* Fills lora_dxa = scale · dy · B. */
-static void experts_dxa(const struct pass *pass, const struct unit *unit, enum tensor_role role, int64_t r,
-                        struct grouped_linear_bwd_input_args input)
+void adapter_experts_dxa(const struct pass *pass, const struct unit *unit, enum tensor_role role,
+                         const struct grouped_linear_bwd_input_args *product)
 {
     const struct transformer *t = pass->transformer;
     const struct tensor_info *b = experts_adapter(pass, unit, role, PART_LORA_B);
-    input.weights_in_out = input.accumulate = false;
-    input.K = r;
+    struct grouped_linear_bwd_input_args input = *product;
+    if (!b) return;
+    input.weights_in_out = false;
+    input.K = b->shape[2];
     input.dx = t->lora_dxa;
     input.w = adapter_param(pass, unit, b);
     t->device->ops->grouped_linear_bwd_input(pass->stream, &input);
-    adapter_scale(pass, t->lora_dxa, input.M * r, b->lora_scale);
+    adapter_scale(pass, t->lora_dxa, input.M * input.K, b->lora_scale);
 }
 
 void adapter_experts_weights(const struct pass *pass, const struct unit *unit, enum tensor_role role,
@@ -334,12 +335,6 @@ void adapter_experts_weights(const struct pass *pass, const struct unit *unit, e
                                                     .E = product->E,
                                                     .x = product->x,
                                                     .offsets = product->offsets};
-    const struct grouped_linear_bwd_input_args input = {.dtype = t->dtype,
-                                                        .M = product->M,
-                                                        .N = product->N,
-                                                        .E = product->E,
-                                                        .dy = product->dy,
-                                                        .offsets = product->offsets};
     struct grouped_linear_bwd_weight_args weight = *product;
     experts_down(pass, unit, a, forward);
     weight.weights_in_out = false;
@@ -348,7 +343,6 @@ void adapter_experts_weights(const struct pass *pass, const struct unit *unit, e
     weight.dw = adapter_grad(unit, experts_adapter(pass, unit, role, PART_LORA_B));
     weight.x = t->lora_xa;
     t->device->ops->grouped_linear_bwd_weight(pass->stream, &weight);
-    experts_dxa(pass, unit, role, r, input);
     weight.N = r;
     weight.K = product->K;
     weight.dw = adapter_grad(unit, a);
@@ -364,7 +358,6 @@ bool adapter_experts_input(const struct pass *pass, const struct unit *unit, enu
     const struct tensor_info *a = experts_adapter(pass, unit, role, PART_LORA_A);
     struct grouped_linear_bwd_input_args input = *product;
     if (!a) return false;
-    experts_dxa(pass, unit, role, a->shape[1], *product);
     input.weights_in_out = false;
     input.N = a->shape[1];
     input.dy = t->lora_dxa;

@@ -27,10 +27,12 @@ void adapter_forward(const struct pass *pass, const struct unit *unit, enum line
 void adapter_backward(const struct pass *pass, const struct unit *unit, enum linear which, int64_t first,
                       const struct linear_bwd_weight_args *product, void *dx, bool adds);
 
-/* The same of the experts' matrices of a role, whose adapters they look for. input: whether there are such, and dx is
- * written. */
+/* The same of the experts' matrices of a role, whose adapters they look for. dxa comes first: the gradient of x · A,
+ * from dy, which the other two use. input: whether there are such, and dx is written. */
 void adapter_experts_forward(const struct pass *pass, const struct unit *unit, enum tensor_role role,
                              const struct grouped_linear_fwd_args *product);
+void adapter_experts_dxa(const struct pass *pass, const struct unit *unit, enum tensor_role role,
+                         const struct grouped_linear_bwd_input_args *product);
 void adapter_experts_weights(const struct pass *pass, const struct unit *unit, enum tensor_role role,
                              const struct grouped_linear_bwd_weight_args *product);
 bool adapter_experts_input(const struct pass *pass, const struct unit *unit, enum tensor_role role,

@@ -152,11 +152,12 @@ static void grouped_weights(const struct pass *pass, const struct unit *unit, co
     adapter_experts_weights(pass, unit, p.weight, &weight);
 }
 
-static void grouped_input(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
-                          struct expert_product p, void *dx, const void *dy)
+static struct grouped_linear_bwd_input_args grouped_input_args(const struct pass *pass, const struct unit *unit,
+                                                               const struct block_buffers *b, struct expert_product p,
+                                                               void *dx, const void *dy)
 {
     const struct transformer *t = pass->transformer;
-    struct grouped_linear_bwd_input_args input = {.dtype = t->dtype,
+    return (struct grouped_linear_bwd_input_args){.dtype = t->dtype,
                                                   .weights_in_out = experts_of(t)->interleaved,
                                                   .M = experts_rows(pass),
                                                   .N = p.N,
@@ -166,6 +167,21 @@ static void grouped_input(const struct pass *pass, const struct unit *unit, cons
                                                   .dy = dy,
                                                   .w = unit_param(t, unit, p.weight),
                                                   .offsets = b->offsets};
+}
+
+/* Before the two gradients of a product, in any order: what its adapter computes once for both. */
+static void grouped_begin_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
+                                   struct expert_product p, const void *dy)
+{
+    const struct grouped_linear_bwd_input_args input = grouped_input_args(pass, unit, b, p, NULL, dy);
+    adapter_experts_dxa(pass, unit, p.weight, &input);
+}
+
+static void grouped_input(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
+                          struct expert_product p, void *dx, const void *dy)
+{
+    const struct transformer *t = pass->transformer;
+    struct grouped_linear_bwd_input_args input = grouped_input_args(pass, unit, b, p, dx, dy);
     input.accumulate = adapter_experts_input(pass, unit, p.weight, &input);
     t->device->ops->grouped_linear_bwd_input(pass->stream, &input);
 }
@@ -474,11 +490,13 @@ void experts_backward(const struct pass *pass, const struct unit *unit, const st
     ASSERT(dx != dy || pass->M == 0);
     if (has_shared_expert(pass, b)) shared_backward(pass, unit, b, dy, dx, x);
     experts_gather(pass, b, experts_exchange(pass, dy));
+    grouped_begin_backward(pass, unit, b, down_of(t), t->routed);
     grouped_input(pass, unit, b, down_of(t), t->wide, t->routed);
     t->device->ops->experts_swiglu_bwd(pass->stream, &gate);
     grouped_weights(pass, unit, b, down_of(t), t->routed, t->wide, t->row_weights);
     const float *dweights = experts_own_dweights(pass, unit, b, dy);
     experts_gather(pass, b, experts_exchange(pass, x));
+    grouped_begin_backward(pass, unit, b, gate_up_of(t), b->inner);
     grouped_weights(pass, unit, b, gate_up_of(t), b->inner, t->routed, NULL);
     grouped_input(pass, unit, b, gate_up_of(t), t->routed, b->inner);
     experts_return(pass, b, dx, false, b->shared_inner != NULL);
