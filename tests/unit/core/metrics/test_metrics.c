@@ -376,8 +376,10 @@ static void test_errors(void **state)
         else
             assert_true(reached && status == STATUS_CHECKPOINT);
         char *text = read_file(path);
-        if (status == STATUS_OK || strcmp(text, "{\"step\":1}\n{\"step\":2}\n") != 0)
+        if (status == STATUS_OK)
             assert_int_equal(strncmp(text, "{\"step\":1}\n{\"checkpoint\"", 24), 0);
+        else /* it may be the new one before its first line: only the folder's fsync failed */
+            assert_true(!strcmp(text, "{\"step\":1}\n{\"step\":2}\n") || !strcmp(text, "{\"step\":1}\n"));
         assert_true(count_lines(text) == 2 || !strcmp(read_number(former), "{\"step\":1}\n{\"step\":2}\n"));
         char name[160];
         snprintf(name, sizeof name, "%s.%d", path, former);
