@@ -6,76 +6,83 @@
 #include "core/round_up.h"
 #include "core/training/philox.h"
 
-enum dim {
-    DIM_1,
-    DIM_V,
-    DIM_P,
-    DIM_C,
-    DIM_HD,
-    DIM_KVD,
-    DIM_D,
-    DIM_F,
-    DIM_W,
-    DIM_2F,
-    DIM_LABELS,
-    DIM_S,
-    DIM_Q,
-    DIM_CHANNELS,
-    DIM_TAPS,
-    DIM_HV,
-    DIM_VALUES,
-    DIM_DV,
-    DIM_LAYER_V,
-    DIM_LAYERS_IN,
-    DIM_IN,
-    DIM_E,
-    DIM_I,
-    DIM_2I,
-    DIM_H
-};
+/* Rows and columns of tensors. In a block D, KV and F are the layer's; no other tensor has them. */
+#define DIMS(X)                                                 \
+    X(1, 1)                                                     \
+    X(V, desc->vocab_size)                                      \
+    X(P, desc->max_positions)                                   \
+    X(C, desc->hidden_size)                                     \
+    X(HD, (desc->num_heads * D))                                \
+    X(KVD, (KV * D))                                            \
+    X(D, D)                                                     \
+    X(F, F)                                                     \
+    X(W, (desc->num_heads + 2 * KV) * D)                        \
+    X(2F, 2 * F)                                                \
+    X(LABELS, desc->num_labels)                                 \
+    X(S, desc->num_types)                                       \
+    X(Q, (desc->gated_attention ? 2 : 1) * desc->num_heads * D) \
+    X(CHANNELS, delta_channels(&desc->delta))                   \
+    X(TAPS, desc->delta.taps)                                   \
+    X(HV, desc->delta.value_heads)                              \
+    X(VALUES, desc->delta.value_heads * desc->delta.value_dim)  \
+    X(DV, desc->delta.value_dim)                                \
+    X(LAYER_V, desc->layer_vocab)                               \
+    X(LAYERS_IN, desc->num_layers * desc->layer_inputs)         \
+    X(IN, desc->layer_inputs)                                   \
+    X(E, desc->experts.count)                                   \
+    X(I, desc->experts.inner_size)                              \
+    X(2I, 2 * desc->experts.inner_size)                         \
+    X(H, desc->num_heads)
 
-/* What a tensor needs of the description: all of its bits. */
-enum need {
-    ATTENTION = 1 << 0,
-    DELTA = 1 << 1,
-    FUSED_QKV = 1 << 2,
-    SEPARATE_QKV = 1 << 3,
-    QKV_BIAS = 1 << 4,
-    O_BIAS = 1 << 5,
-    HEAD_NORMS = 1 << 6,
-    PROJECTION_NORMS = 1 << 7,
-    NORM_BIAS = 1 << 8,
-    NORMS_INSIDE = 1 << 9,    /* before attention and MLP */
-    SECOND_NORM = 1 << 10,    /* the MLP has one of its own before it */
-    NORMS_OUTSIDE = 1 << 11,  /* of what attention and MLP add */
-    NORMS_RESIDUAL = 1 << 12, /* of the residual stream after that */
-    FINAL_NORM = 1 << 13,
-    FUSED_GATE_UP = 1 << 14,
-    SEPARATE_GATE_UP = 1 << 15,
-    NO_GATE = 1 << 16,
-    MLP_BIAS = 1 << 17,
-    POSITIONS = 1 << 18,
-    TYPES = 1 << 19,
-    EMBEDDING_NORM = 1 << 20,
-    POOLER = 1 << 21,
-    OWN_HEAD = 1 << 22, /* a language model's that is not tied */
-    TIED_HEAD = 1 << 23,
-    HEAD_BIAS = 1 << 24,
-    SCORE = 1 << 25,
-    OWN_K = 1 << 26,
-    OWN_V = 1 << 27,
-    LAYER_INPUTS = 1 << 28,
-    LAYER_SCALAR = 1 << 29,
-    MLP = 1 << 30,
-    SPARSE = 1LL << 31,
-    EXPERTS_APART = 1LL << 32, /* each has tensors of its own */
-    EXPERTS_FUSED = 1LL << 33,
-    EXPERT_BIAS = 1LL << 34,
-    CORRECTED = 1LL << 35,
-    SHARED = 1LL << 36,
-    SHARED_SCALE = 1LL << 37,
-    SINKS = 1LL << 38
-};
+#define DIM_ENTRY(name, size) DIM_##name,
+enum dim { DIMS(DIM_ENTRY) };
+
+/* What a tensor needs of the description, and when it is there: all of its bits. */
+#define NEEDS(X)                                                                                               \
+    X(ATTENTION, !delta)                                                                                       \
+    X(DELTA, delta)                                                                                            \
+    X(FUSED_QKV, !delta && desc->fused_qkv)                                                                    \
+    X(SEPARATE_QKV, !delta && !desc->fused_qkv)                                                                \
+    X(QKV_BIAS, desc->qkv_bias)                                                                                \
+    X(O_BIAS, !delta && desc->o_bias)                                                                          \
+    X(HEAD_NORMS, !delta && desc->qk_norm == QK_NORM_HEADS)                                                    \
+    X(PROJECTION_NORMS, !delta && desc->qk_norm == QK_NORM_PROJECTION)                                         \
+    X(NORM_BIAS, desc->norm_bias)                                                                              \
+    X(NORMS_INSIDE, inside)                                                /* before attention and MLP */      \
+    X(SECOND_NORM, inside && desc->residual != RESIDUAL_PARALLEL_ONE_NORM) /* the MLP's own */                 \
+    X(NORMS_OUTSIDE, outside)                                              /* of what attention and MLP add */ \
+    X(NORMS_RESIDUAL, desc->norm_place == NORM_AFTER_RESIDUAL)             /* of the residual stream */        \
+    X(FINAL_NORM, desc->norm_place != NORM_AFTER_RESIDUAL)                                                     \
+    X(FUSED_GATE_UP, !sparse && gated && desc->fused_gate_up)                                                  \
+    X(SEPARATE_GATE_UP, !sparse && gated && !desc->fused_gate_up)                                              \
+    X(NO_GATE, !sparse && !gated)                                                                              \
+    X(MLP_BIAS, desc->mlp_bias)                                                                                \
+    X(POSITIONS, desc->rotary_dim == 0)                                                                        \
+    X(TYPES, desc->num_types > 0)                                                                              \
+    X(EMBEDDING_NORM, desc->embedding_norm)                                                                    \
+    X(POOLER, desc->pooler)                                                                                    \
+    X(OWN_HEAD, causal && !desc->tied)                                                                         \
+    X(TIED_HEAD, causal && desc->tied)                                                                         \
+    X(HEAD_BIAS, causal && desc->head_bias)                                                                    \
+    X(SCORE, desc->num_labels > 0)                                                                             \
+    X(OWN_K, own)                                                                                              \
+    X(OWN_V, own && !layer->v_is_k)                                                                            \
+    X(LAYER_INPUTS, desc->layer_inputs > 0)                                                                    \
+    X(LAYER_SCALAR, desc->layer_scalar)                                                                        \
+    X(MLP, !sparse)                                                                                            \
+    X(SPARSE, sparse)                                                                                          \
+    X(EXPERTS_APART, sparse && !experts->fused) /* each has tensors of its own */                              \
+    X(EXPERTS_FUSED, sparse && experts->fused)                                                                 \
+    X(EXPERT_BIAS, sparse && experts->interleaved)                                                             \
+    X(CORRECTED, sparse && experts->sigmoid)                                                                   \
+    X(SHARED, shared)                                                                                          \
+    X(SHARED_SCALE, shared && experts->shared_gate)                                                            \
+    X(SINKS, desc->sinks)
+
+#define NEED_PLACE(name, met) PLACE_##name,
+enum { NEEDS(NEED_PLACE) };
+#define NEED_BIT(name, met) name = 1LL << PLACE_##name,
+enum need { NEEDS(NEED_BIT) };
 
 enum tensor_trait {
     RESIDUAL = 1, /* its output is added to the residual stream: scale_residual_init applies */
@@ -356,34 +363,9 @@ static int64_t tensor_dim(const struct model_desc *desc, const struct layer_desc
 {
     const int64_t D = layer ? layer->head_dim : 0, KV = layer ? layer->num_kv_heads : 0;
     const int64_t F = layer ? layer->intermediate_size : 0;
-    switch (dim) {
-    case DIM_1: return 1;
-    case DIM_V: return desc->vocab_size;
-    case DIM_P: return desc->max_positions;
-    case DIM_C: return desc->hidden_size;
-    case DIM_HD: return desc->num_heads * D;
-    case DIM_KVD: return KV * D;
-    case DIM_D: return D;
-    case DIM_F: return F;
-    case DIM_LABELS: return desc->num_labels;
-    case DIM_S: return desc->num_types;
-    case DIM_W: return (desc->num_heads + 2 * KV) * D;
-    case DIM_2F: return 2 * F;
-    case DIM_Q: return (desc->gated_attention ? 2 : 1) * desc->num_heads * D;
-    case DIM_CHANNELS: return delta_channels(&desc->delta);
-    case DIM_TAPS: return desc->delta.taps;
-    case DIM_HV: return desc->delta.value_heads;
-    case DIM_VALUES: return desc->delta.value_heads * desc->delta.value_dim;
-    case DIM_DV: return desc->delta.value_dim;
-    case DIM_LAYER_V: return desc->layer_vocab;
-    case DIM_LAYERS_IN: return desc->num_layers * desc->layer_inputs;
-    case DIM_IN: return desc->layer_inputs;
-    case DIM_E: return desc->experts.count;
-    case DIM_I: return desc->experts.inner_size;
-    case DIM_2I: return 2 * desc->experts.inner_size;
-    case DIM_H: return desc->num_heads;
-    }
-    BUG("dimension %d", (int)dim);
+#define DIM_SIZE(name, size) size,
+    const int64_t sizes[] = {DIMS(DIM_SIZE)};
+    return sizes[dim];
 }
 
 /* layer: NULL outside of the blocks. */
@@ -393,55 +375,10 @@ static int64_t needs_met(const struct model_desc *desc, const struct layer_desc 
     const bool inside = desc->norm_place == NORM_BEFORE || desc->norm_place == NORM_BOTH;
     const bool outside = desc->norm_place == NORM_AFTER || desc->norm_place == NORM_BOTH;
     const struct experts_desc *experts = &desc->experts;
-    const bool sparse = layer && layer->sparse, dense = !sparse, shared = sparse && experts->shared_size > 0;
+    const bool sparse = layer && layer->sparse, shared = sparse && experts->shared_size > 0;
     const bool gated = mlp_is_gated(desc->mlp), causal = desc->num_labels == 0 && !desc->bidirectional;
-    const struct {
-        bool holds;
-        enum need need;
-    } facts[] = {
-        {!delta, ATTENTION},
-        {delta, DELTA},
-        {!delta && desc->fused_qkv, FUSED_QKV},
-        {!delta && !desc->fused_qkv, SEPARATE_QKV},
-        {desc->qkv_bias, QKV_BIAS},
-        {!delta && desc->o_bias, O_BIAS},
-        {!delta && desc->qk_norm == QK_NORM_HEADS, HEAD_NORMS},
-        {!delta && desc->qk_norm == QK_NORM_PROJECTION, PROJECTION_NORMS},
-        {desc->norm_bias, NORM_BIAS},
-        {inside, NORMS_INSIDE},
-        {inside && desc->residual != RESIDUAL_PARALLEL_ONE_NORM, SECOND_NORM},
-        {outside, NORMS_OUTSIDE},
-        {desc->norm_place == NORM_AFTER_RESIDUAL, NORMS_RESIDUAL},
-        {desc->norm_place != NORM_AFTER_RESIDUAL, FINAL_NORM},
-        {dense && gated && desc->fused_gate_up, FUSED_GATE_UP},
-        {dense && gated && !desc->fused_gate_up, SEPARATE_GATE_UP},
-        {dense && !gated, NO_GATE},
-        {desc->mlp_bias, MLP_BIAS},
-        {desc->rotary_dim == 0, POSITIONS},
-        {desc->num_types > 0, TYPES},
-        {desc->embedding_norm, EMBEDDING_NORM},
-        {desc->pooler, POOLER},
-        {causal && !desc->tied, OWN_HEAD},
-        {causal && desc->tied, TIED_HEAD},
-        {causal && desc->head_bias, HEAD_BIAS},
-        {desc->num_labels > 0, SCORE},
-        {own, OWN_K},
-        {own && !layer->v_is_k, OWN_V},
-        {desc->layer_inputs > 0, LAYER_INPUTS},
-        {desc->layer_scalar, LAYER_SCALAR},
-        {dense, MLP},
-        {sparse, SPARSE},
-        {sparse && !experts->fused, EXPERTS_APART},
-        {sparse && experts->fused, EXPERTS_FUSED},
-        {sparse && experts->interleaved, EXPERT_BIAS},
-        {sparse && experts->sigmoid, CORRECTED},
-        {shared, SHARED},
-        {shared && experts->shared_gate, SHARED_SCALE},
-        {desc->sinks, SINKS},
-    };
-    int64_t met = 0;
-    for (size_t i = 0; i < COUNT_OF(facts); i++) met |= facts[i].holds ? (int64_t)facts[i].need : 0;
-    return met;
+#define NEED_MET(name, met) | ((met) ? name : 0)
+    return 0 NEEDS(NEED_MET);
 }
 
 static void take_tensor(const struct tensor_table *table, struct unit_info *unit, struct tensor_info *tensor)
