@@ -2,6 +2,7 @@
 /* dtype.h: element types, their sizes, and conversions of single values (round to nearest even). */
 #pragma once
 
+#include "core/host_device.h"
 #include "core/status.h"
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_COUNT };
@@ -28,16 +29,12 @@ static inline enum dtype dtype_find(const char *name)
 
 static inline float bf16_to_f32(uint16_t x)
 {
-    uint32_t bits = (uint32_t)x << 16;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
+    return float_of_bits((uint32_t)x << 16);
 }
 
 static inline uint16_t bf16_from_f32(float f)
 {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
+    const uint32_t bits = bits_of_float(f);
     if ((bits & 0x7fffffffu) > 0x7f800000u) /* NaN stays a (quiet) NaN */
         return (uint16_t)((bits >> 16) | 0x40u);
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
@@ -52,29 +49,20 @@ static inline float f16_to_f32(uint16_t h)
     } else if (exponent) {
         bits = sign | ((exponent + 112) << 23) | (mantissa << 13);
     } else { /* zero or subnormal: mantissa × 2^-24 */
-        float f = (float)mantissa * 0x1p-24f;
-        memcpy(&bits, &f, sizeof bits);
-        bits |= sign;
+        bits = bits_of_float((float)mantissa * 0x1p-24f) | sign;
     }
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
+    return float_of_bits(bits);
 }
 
 static inline uint16_t f16_from_f32(float f)
 {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
+    const uint32_t bits = bits_of_float(f);
     uint32_t sign = (bits >> 16) & 0x8000u, magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u);
     if (magnitude >= 0x477ff000u) /* rounds to 65536 or more, or is infinite */
         return (uint16_t)(sign | 0x7c00u);
     if (magnitude < 0x38800000u) { /* subnormal result: let the FPU round at 2^-24 */
-        float absolute;
-        memcpy(&absolute, &magnitude, sizeof absolute);
-        float shifted = absolute + 0.5f; /* the ulp of [0.5, 1) is 2^-24 */
-        uint32_t rounded;
-        memcpy(&rounded, &shifted, sizeof rounded);
+        uint32_t rounded = bits_of_float(float_of_bits(magnitude) + 0.5f); /* the ulp of [0.5, 1) is 2^-24 */
         return (uint16_t)(sign | (rounded - 0x3f000000u));
     }
     uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);

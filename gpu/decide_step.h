@@ -5,7 +5,7 @@
 #include "gpu/ops.h"
 
 /* Sets *a->state. squares: the sum over all units; bad_unit: the first unit where it was not finite, -1: none. */
-LOSS_SCALER_FUNCTION void decide_by_sum(const struct decide_step_args *a, double squares, int bad_unit)
+HOST_DEVICE void decide_by_sum(const struct decide_step_args *a, double squares, int bad_unit)
 {
     struct step_state *s = a->state;
     const int64_t row = a->units + 1;

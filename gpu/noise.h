@@ -2,16 +2,10 @@
 /* noise.h: the values of stream_fill_noise(), for the host and for device code (CUDA compiles this header too). */
 #pragma once
 
-#include <stdint.h>
-
-#ifdef __CUDACC__
-#define NOISE_FUNCTION static __host__ __device__ inline
-#else
-#define NOISE_FUNCTION static inline __attribute__((unused))
-#endif
+#include "core/host_device.h"
 
 /* In [-1, 1), by a hash of the place with good avalanche: the finalizer of MurmurHash3. */
-NOISE_FUNCTION float noise_value(uint32_t seed, uint64_t place)
+HOST_DEVICE float noise_value(uint32_t seed, uint64_t place)
 {
     uint32_t x = (uint32_t)place ^ (uint32_t)(place >> 32) ^ seed * 0x9e3779b9u;
     x = (x ^ x >> 16) * 0x85ebca6bu;

@@ -58,25 +58,18 @@ static void dynamic_map_thresholds(const float map[DYNAMIC_MAP_SIZE], float thre
     thresholds[DYNAMIC_MAP_SIZE] = INFINITY;
 }
 
-static float dynamic_lookup_float(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 void dynamic_lookup_init(struct dynamic_lookup *lookup, const float map[DYNAMIC_MAP_SIZE])
 {
     const uint32_t base = (127 - DYNAMIC_LOOKUP_OCTAVES) << 7;
     dynamic_map_thresholds(map, lookup->thresholds);
     int code = 0;
     for (int key = DYNAMIC_LOOKUP_KEYS - 1; key >= 0; key--) {
-        const float least = -dynamic_lookup_float(((base + (uint32_t)key + 1) << 16) - 1);
+        const float least = -float_of_bits(((base + (uint32_t)key + 1) << 16) - 1);
         while (lookup->thresholds[code + 1] <= least) code++;
         lookup->starts[1][key] = (uint8_t)code;
     }
     for (int key = 0; key < DYNAMIC_LOOKUP_KEYS; key++) {
-        const float least = key ? dynamic_lookup_float((base + (uint32_t)key) << 16) : 0;
+        const float least = key ? float_of_bits((base + (uint32_t)key) << 16) : 0;
         while (lookup->thresholds[code + 1] <= least) code++;
         lookup->starts[0][key] = (uint8_t)code;
     }

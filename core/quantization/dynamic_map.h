@@ -3,14 +3,9 @@
  * bits of torchao's 8-bit optimizers and of bitsandbytes: one map, two ways of rounding. */
 #pragma once
 
+#include "core/host_device.h"
 #include "core/status.h"
 #include <sys/cdefs.h>
-
-#ifdef __CUDACC__
-#define DYNAMIC_MAP_FUNCTION static inline __host__ __device__
-#else
-#define DYNAMIC_MAP_FUNCTION static inline
-#endif
 
 __BEGIN_DECLS
 
@@ -22,7 +17,7 @@ void dynamic_map_unsigned(float map[DYNAMIC_MAP_SIZE]);
 
 /* The code that torchao gives to x: that of the largest value that is not above x, or the next one if it is no farther
  * away. A NaN has code 0. The same function serves the host and device code (CUDA compiles this header too). */
-DYNAMIC_MAP_FUNCTION uint8_t dynamic_map_code(const float *map, float x)
+HOST_DEVICE uint8_t dynamic_map_code(const float *map, float x)
 {
     int code = 0;
     for (int bit = DYNAMIC_MAP_SIZE / 2; bit > 0; bit /= 2) code += x >= map[code + bit] ? bit : 0;
@@ -42,8 +37,7 @@ void dynamic_lookup_init(struct dynamic_lookup *lookup, const float map[DYNAMIC_
 
 static inline uint8_t dynamic_lookup_code(const struct dynamic_lookup *lookup, float x)
 {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
+    const uint32_t bits = bits_of_float(x);
     const int32_t key = (int32_t)((bits & 0x7fffffff) >> 16) - ((127 - DYNAMIC_LOOKUP_OCTAVES) << 7);
     const int code = lookup->starts[bits >> 31][key > 0 ? key : 0];
     return (uint8_t)(code + (x >= lookup->thresholds[code + 1]));

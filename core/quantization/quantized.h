@@ -12,20 +12,14 @@
  * Products are fp32, and rounded once where a dtype is named. */
 #pragma once
 
-#include "core/status.h"
-
-#ifdef __CUDACC__
-#define QUANTIZED_FUNCTION static inline __host__ __device__
-#else
-#define QUANTIZED_FUNCTION static inline
-#endif
+#include "core/host_device.h"
 
 enum quantized_format { QUANTIZED_NF4, QUANTIZED_FP8, QUANTIZED_MXFP4, QUANTIZED_FORMATS };
 
 enum { NF4_BLOCK = 64, NF4_NESTED_BLOCK = 256, NF4_VALUES = 16, FP8_BLOCK = 128, MXFP4_BLOCK = 32 };
 
 /* The quantiles of a normal distribution, over the largest of them, in rising order; nf4_values[7] is 0. */
-QUANTIZED_FUNCTION float nf4_value(int code)
+HOST_DEVICE float nf4_value(int code)
 {
     const float values[NF4_VALUES] = {
         -1.0f,       -0.69619280f, -0.52507305f, -0.39491749f, -0.28444138f, -0.18477343f, -0.091050036f, 0.0f,
@@ -33,24 +27,17 @@ QUANTIZED_FUNCTION float nf4_value(int code)
     return values[code];
 }
 
-QUANTIZED_FUNCTION float quantized_float_of(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 /* Sign, 4 bits of exponent (bias 7), 3 of mantissa; 0x7f and 0xff are NaN. */
-QUANTIZED_FUNCTION float fp8_value(uint8_t code)
+HOST_DEVICE float fp8_value(uint8_t code)
 {
     const uint32_t sign = (uint32_t)(code & 0x80) << 24, magnitude = code & 0x7f;
     const float small = (float)magnitude * 0.001953125f; /* below 8: multiples of 2^-9 */
     if (magnitude < 8) return sign ? -small : small;
-    return quantized_float_of(magnitude == 0x7f ? 0x7fc00000u : sign | ((magnitude << 20) + (120u << 23)));
+    return float_of_bits(magnitude == 0x7f ? 0x7fc00000u : sign | ((magnitude << 20) + (120u << 23)));
 }
 
 /* Sign, 2 bits of exponent, 1 of mantissa: 0, 0.5, 1, 1.5, 2, 3, 4, 6. */
-QUANTIZED_FUNCTION float fp4_value(int code)
+HOST_DEVICE float fp4_value(int code)
 {
     const int m = code & 7;
     const float value = m < 4 ? (float)m * 0.5f : (float)((m & 1 ? 3 : 2) << (m >= 6 ? 1 : 0));

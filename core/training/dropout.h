@@ -38,7 +38,7 @@ struct dropout {
     uint32_t key[2];
 };
 
-PHILOX_FUNCTION struct dropout dropout_of(double rate, uint64_t seed, enum dropout_kind kind, int64_t layer)
+HOST_DEVICE struct dropout dropout_of(double rate, uint64_t seed, enum dropout_kind kind, int64_t layer)
 {
     const uint64_t domain = 0x64726f706f757421u, key = seed ^ domain;
     struct dropout dropout;
@@ -51,19 +51,18 @@ PHILOX_FUNCTION struct dropout dropout_of(double rate, uint64_t seed, enum dropo
 }
 
 /* The counter's a and b of the block of query q and key k. */
-PHILOX_FUNCTION uint32_t dropout_key_block(int64_t k, int64_t head)
+HOST_DEVICE uint32_t dropout_key_block(int64_t k, int64_t head)
 {
     return (uint32_t)(k / DROPOUT_KEYS) | (uint32_t)(head % 1024) << 22;
 }
 
-PHILOX_FUNCTION uint32_t dropout_query_block(int64_t q, int64_t head)
+HOST_DEVICE uint32_t dropout_query_block(int64_t q, int64_t head)
 {
     return (uint32_t)(q / DROPOUT_QUERIES) | (uint32_t)(head / 1024) << 23;
 }
 
 /* words = the random words of a block. */
-PHILOX_FUNCTION void dropout_words(const struct dropout *dropout, uint64_t token, uint32_t a, uint32_t b,
-                                   uint32_t words[4])
+HOST_DEVICE void dropout_words(const struct dropout *dropout, uint64_t token, uint32_t a, uint32_t b, uint32_t words[4])
 {
     words[0] = (uint32_t)token;
     words[1] = (uint32_t)(token >> 32);
@@ -73,7 +72,7 @@ PHILOX_FUNCTION void dropout_words(const struct dropout *dropout, uint64_t token
 }
 
 /* Whether an element of the block is kept. */
-PHILOX_FUNCTION int dropout_keeps(const struct dropout *dropout, const uint32_t words[4], int element)
+HOST_DEVICE int dropout_keeps(const struct dropout *dropout, const uint32_t words[4], int element)
 {
     return (words[element / 2] >> (element % 2 ? 16 : 0) & 0xffffu) >= dropout->threshold;
 }

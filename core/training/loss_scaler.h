@@ -8,13 +8,8 @@
  * The same function serves the host and device code (CUDA compiles this header too). */
 #pragma once
 
+#include "core/host_device.h"
 #include "core/status.h"
-
-#ifdef __CUDACC__
-#define LOSS_SCALER_FUNCTION static __host__ __device__ inline
-#else
-#define LOSS_SCALER_FUNCTION static inline
-#endif
 
 struct loss_scaler_rules {
     bool dynamic; /* false: the scale never changes */
@@ -32,8 +27,8 @@ struct loss_scaler {
     bool exhausted;        /* an overflow at min_scale: the scale cannot be halved further */
 };
 
-LOSS_SCALER_FUNCTION void loss_scaler_init(struct loss_scaler *scaler, const struct loss_scaler_rules *rules,
-                                           double initial_scale)
+HOST_DEVICE void loss_scaler_init(struct loss_scaler *scaler, const struct loss_scaler_rules *rules,
+                                  double initial_scale)
 {
     scaler->scale = initial_scale;
     scaler->steps = 0;
@@ -42,8 +37,7 @@ LOSS_SCALER_FUNCTION void loss_scaler_init(struct loss_scaler *scaler, const str
     scaler->exhausted = false;
 }
 
-LOSS_SCALER_FUNCTION void loss_scaler_update(struct loss_scaler *scaler, const struct loss_scaler_rules *rules,
-                                             bool overflow)
+HOST_DEVICE void loss_scaler_update(struct loss_scaler *scaler, const struct loss_scaler_rules *rules, bool overflow)
 {
     int64_t step = scaler->steps++;
     if (!rules->dynamic) return;

@@ -35,28 +35,14 @@ uint64_t philox_u64(uint64_t seed, uint64_t stream, uint64_t index)
     return (uint64_t)out[1] << 32 | out[0];
 }
 
-static inline float philox_float_of_bits(uint32_t bits)
-{
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-static inline uint32_t philox_bits_of_float(float f)
-{
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
-}
-
 /* sqrt(-2 ln u) with u = (w / 2 + 1/2) / 2^31 in (0, 1]. ln: u = m · 2^e with m in [sqrt(1/2), sqrt(2)), and
  * ln m = 2 artanh(s), s = (m - 1) / (m + 1), as its series up to s^9 (the remainder is below 1e-8). */
 static inline float philox_radius(uint32_t w)
 {
     float u = (float)(int32_t)(w >> 1) * 0x1p-31f + 0x1p-32f;
-    uint32_t bits = philox_bits_of_float(u);
+    uint32_t bits = bits_of_float(u);
     int32_t e = (int32_t)(bits - 0x3f3504f3u) >> 23;
-    float m = philox_float_of_bits(bits - ((uint32_t)e << 23));
+    float m = float_of_bits(bits - ((uint32_t)e << 23));
     float s = (m - 1.0f) / (m + 1.0f), z = s * s;
     float series = 1.0f + z * (1.0f / 3 + z * (1.0f / 5 + z * (1.0f / 7 + z * (1.0f / 9))));
     float ln = (float)e * 0.693147181f + 2.0f * s * series;
@@ -71,11 +57,11 @@ static inline void philox_cos_sin(uint32_t w, float *cosine, float *sine)
     float z = a * a;
     float s = a * (1.0f + z * (-1.0f / 6 + z * (1.0f / 120 + z * (-1.0f / 5040 + z * (1.0f / 362880)))));
     float c = 1.0f + z * (-0.5f + z * (1.0f / 24 + z * (-1.0f / 720 + z * (1.0f / 40320 + z * (-1.0f / 3628800)))));
-    uint32_t sb = philox_bits_of_float(s), cb = philox_bits_of_float(c);
+    uint32_t sb = bits_of_float(s), cb = bits_of_float(c);
     uint32_t swap = 0u - (quadrant & 1u); /* all ones in odd quadrants */
     uint32_t cos_bits = (cb & ~swap) | (sb & swap), sin_bits = (sb & ~swap) | (cb & swap);
-    *cosine = philox_float_of_bits(cos_bits ^ (((quadrant + 1) & 2u) << 30));
-    *sine = philox_float_of_bits(sin_bits ^ ((quadrant & 2u) << 30));
+    *cosine = float_of_bits(cos_bits ^ (((quadrant + 1) & 2u) << 30));
+    *sine = float_of_bits(sin_bits ^ ((quadrant & 2u) << 30));
 }
 
 /* out (4 · LANES) = the elements of blocks first … first + LANES - 1 */

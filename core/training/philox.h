@@ -4,18 +4,12 @@
  * The inline functions also serve device code (CUDA compiles this header too). */
 #pragma once
 
-#include <stdint.h>
-
-#ifdef __CUDACC__
-#define PHILOX_FUNCTION static __host__ __device__ inline
-#else
-#define PHILOX_FUNCTION static inline __attribute__((always_inline, unused))
-#endif
+#include "core/host_device.h"
 
 enum { PHILOX_ROUNDS = 10 };
 
 /* One round in place: x = (hi(M1·x2) ^ x1 ^ k0, lo(M1·x2), hi(M0·x0) ^ x3 ^ k1, lo(M0·x0)). */
-PHILOX_FUNCTION void philox_round(uint32_t *x0, uint32_t *x1, uint32_t *x2, uint32_t *x3, uint32_t k0, uint32_t k1)
+HOST_DEVICE void philox_round(uint32_t *x0, uint32_t *x1, uint32_t *x2, uint32_t *x3, uint32_t k0, uint32_t k1)
 {
     uint64_t p0 = (uint64_t)0xd2511f53u * *x0, p1 = (uint64_t)0xcd9e8d57u * *x2;
     uint32_t y0 = (uint32_t)(p1 >> 32) ^ *x1 ^ k0, y2 = (uint32_t)(p0 >> 32) ^ *x3 ^ k1;
@@ -26,7 +20,7 @@ PHILOX_FUNCTION void philox_round(uint32_t *x0, uint32_t *x1, uint32_t *x2, uint
 }
 
 /* All rounds in place: the counter becomes the random words. */
-PHILOX_FUNCTION void philox_rounds(uint32_t *x0, uint32_t *x1, uint32_t *x2, uint32_t *x3, uint32_t k0, uint32_t k1)
+HOST_DEVICE void philox_rounds(uint32_t *x0, uint32_t *x1, uint32_t *x2, uint32_t *x3, uint32_t k0, uint32_t k1)
 {
     for (int round = 0; round < PHILOX_ROUNDS; round++)
         philox_round(x0, x1, x2, x3, k0 + (uint32_t)round * 0x9e3779b9u, k1 + (uint32_t)round * 0xbb67ae85u);

@@ -28,7 +28,7 @@ struct rounding_counter {
 };
 
 /* The counter of block 0. */
-PHILOX_FUNCTION struct rounding_counter rounding_counter(struct rounding_place at, int64_t step, int state)
+HOST_DEVICE struct rounding_counter rounding_counter(struct rounding_place at, int64_t step, int state)
 {
     const uint64_t domain = 0x73746f6368617374u, key = at.seed ^ domain, steps = (uint64_t)step;
     struct rounding_counter counter;
@@ -42,7 +42,7 @@ PHILOX_FUNCTION struct rounding_counter rounding_counter(struct rounding_place a
 }
 
 /* words = the random words of a block. */
-PHILOX_FUNCTION void rounding_words(const struct rounding_counter *counter, uint64_t block, uint32_t words[4])
+HOST_DEVICE void rounding_words(const struct rounding_counter *counter, uint64_t block, uint32_t words[4])
 {
     words[0] = (uint32_t)block;
     words[1] = counter->words[1] | (uint32_t)(block >> 32);
@@ -52,13 +52,13 @@ PHILOX_FUNCTION void rounding_words(const struct rounding_counter *counter, uint
 }
 
 /* The 16 random bits of an element of the block. */
-PHILOX_FUNCTION uint32_t rounding_bits(const uint32_t words[4], int element)
+HOST_DEVICE uint32_t rounding_bits(const uint32_t words[4], int element)
 {
     return words[element / 2] >> (element % 2 ? 16 : 0) & 0xffffu;
 }
 
 /* The bits of an fp32 value rounded to bf16 by 16 random bits. A NaN becomes a quiet NaN; infinity stays. */
-PHILOX_FUNCTION uint16_t bf16_round_stochastically(uint32_t x, uint32_t random)
+HOST_DEVICE uint16_t bf16_round_stochastically(uint32_t x, uint32_t random)
 {
     if ((x & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(x >> 16 | 0x40u);
     return (uint16_t)((x + random) >> 16);

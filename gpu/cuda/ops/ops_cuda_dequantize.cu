@@ -27,7 +27,7 @@ __device__ __forceinline__ struct dequantize_scale dequantize_scale_of(const str
     if constexpr (!NF4) {
         const uint32_t exponent = a.scale_codes[block], most = 254;
         const uint32_t least = 1u << 22; /* the bits of 2^-127 */
-        return {quantized_float_of(exponent == 0 ? least : (exponent < most ? exponent : most) << 23), exponent > most};
+        return {float_of_bits(exponent == 0 ? least : (exponent < most ? exponent : most) << 23), exponent > most};
     }
     if (a.scales) return {a.scales[block], false};
     const uint32_t nested = static_cast<uint32_t>(block) / static_cast<uint32_t>(a.nested_block);
