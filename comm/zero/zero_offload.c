@@ -15,7 +15,7 @@
  * and the unit's copy down; a copy up for AdamW; the users of a unit for its copy up. On the CPU device the stream
  * `host` is inline, so that AdamW has all threads; on a GPU it runs host functions. */
 #include "comm/zero/zero_internal.h"
-#include "core/storage/scratch_folder.h"
+#include "core/storage/scratch_file.h"
 
 #ifdef _OPENMP
 #include <omp.h>

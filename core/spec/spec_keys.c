@@ -759,7 +759,7 @@ const struct spec_key spec_keys[] = {
         "pin_memory", BOOL, pin_memory, "true", SILENT,
         "page-locked host memory, which a GPU reads by itself; false: ordinary memory, which the host copies first")},
     {OFFLOAD_OPTIMIZER("nvme_path", PLACE, nvme_path, NULL, SILENT,
-                       "device nvme: a folder on a local disk, in which each rank has a folder of its own while it "
+                       "device nvme: a folder on a local disk, in which each rank has files without names while it "
                        "runs; jobs may share it")},
     {OFFLOAD_OPTIMIZER("buffer_count", INT(1, 1024), buffer_count, "4", SILENT,
                        "device nvme: buffers in host memory, each for master, m and v of sub_group_size elements; one "

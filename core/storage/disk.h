@@ -25,5 +25,5 @@ struct disk {
                         struct error *err);
 };
 
-/* Files in a folder that ends with the process (scratch_folder.h), by asynchronous I/O (async_io.h). */
+/* Files that end with the process (scratch_file.h), by asynchronous I/O (async_io.h). */
 extern const struct disk local_disk;

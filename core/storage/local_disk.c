@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* local_disk.c: files of this machine, each in a scratch folder and with an engine of asynchronous I/O of its own. */
+/* local_disk.c: files of this machine, each a scratch file with an engine of asynchronous I/O of its own. */
 #include "core/core.h"
 #include "core/storage/disk.h"
-#include "core/storage/scratch_folder.h"
+#include "core/storage/scratch_file.h"
 
 struct local_file {
     struct disk_file base; /* first */
     struct async_io *io;
-    struct scratch_folder *folder;
     struct scratch_file scratch;
 };
 
@@ -30,7 +29,6 @@ static void local_close(struct disk_file *base)
     struct local_file *file = (struct local_file *)base;
     async_io_free(file->io);
     scratch_file_release(&file->scratch);
-    scratch_folder_free(file->folder);
     free(file);
 }
 
@@ -44,9 +42,8 @@ static enum status local_open(const struct disk *disk, const struct disk_file_co
     file->base = (struct disk_file){.submit = local_submit, .wait = local_wait, .close = local_close};
     file->scratch.fd = -1;
     TRY_GOTO(async_io_new(&config->io, &file->io, err));
-    TRY_GOTO(scratch_folder_new(config->folder, config->rank, &file->folder, err));
-    TRY_GOTO(scratch_file_new(file->folder, config->name, config->bytes, &file->scratch, err));
-    log_detail("%s: %s in '%s', %s", config->name, size_round(config->bytes, size), scratch_folder_path(file->folder),
+    TRY_GOTO(scratch_file_new(config->folder, config->rank, config->name, config->bytes, &file->scratch, err));
+    log_detail("%s: %s in '%s', %s", config->name, size_round(config->bytes, size), config->folder,
                async_io_engine(file->io));
     if (!file->scratch.direct)
         log_info("notice: the file system of '%s' refuses direct I/O, so %s pass through the page cache",

@@ -62,7 +62,7 @@ def commands(sweep):
     }
 
 
-SILENT = re.compile(r"bf16 products .*|ztrain-offload-[0-9a-f-]+|(took|ran for) [0-9:]+( ms)?|[0-9.]+ (tokens/s|m?s\b|GFLOP/s|GB/s|MB/s|MiB|GiB)|[0-9:]+ left|[^:]*shared object file.*")
+SILENT = re.compile(r"bf16 products .*|ztrain-offload-[\w-]+|(took|ran for) [0-9:]+( ms)?|[0-9.]+ (tokens/s|m?s\b|GFLOP/s|GB/s|MB/s|MiB|GiB)|[0-9:]+ left|[^:]*shared object file.*")
 
 
 def outcome_of(place, name, result):

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* slow_files.c: preloaded, it makes one call on a file slow: the first SLOW_CALL (pread, write, fsync or close) of rank
- * SLOW_RANK of --local-gpus on a file whose path ends with SLOW_FILE takes SLOW_SECONDS. */
+ * SLOW_RANK of --local-gpus on a file whose path has SLOW_FILE in it takes SLOW_SECONDS. */
 #include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -20,10 +20,8 @@ static void wait_in(const char *name, int fd)
         return;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t length = readlink(link, path, sizeof path - 1);
-    if (length < (ssize_t)strlen(file))
-        return;
-    path[length] = 0;
-    if (strcmp(path + length - strlen(file), file) != 0 || atomic_exchange(&waited, 1))
+    path[length > 0 ? length : 0] = 0;
+    if (!strstr(path, file) || atomic_exchange(&waited, 1))
         return;
     struct timespec pause = {.tv_sec = atoi(seconds)};
     while (nanosleep(&pause, &pause) != 0)

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* scratch_file.h: a file on a local disk for data that ends with the process. It loses its name as soon as it is made,
+ * so that its space is free again however the process ends, and jobs and ranks that share a folder never meet. */
+#pragma once
+
+#include "core/status.h"
+
+/* STATUS_DEVICE: it is no folder. It is never made: below an empty mount point it would fill another disk. */
+enum status scratch_folder_check(const char *folder, struct error *err);
+
+struct scratch_file {
+    int fd;
+    char *path;    /* owned: the name that it had, for messages */
+    bool direct;   /* opened with O_DIRECT: transfers bypass the page cache, and need ASYNC_IO_ALIGN */
+    bool reserved; /* its space was reserved by fallocate(), or else by writing zeros */
+};
+
+/* Makes a file of reserved bytes, for direct I/O where that works. rank and name: for messages, and for people who ask
+ * the kernel for the open files of a disk. STATUS_DEVICE: there is no such folder, or the disk is full, or fails. */
+enum status scratch_file_new(const char *folder, int rank, const char *name, int64_t bytes, struct scratch_file *file,
+                             struct error *err);
+/* Closes the file, and its space is free. All zero is allowed. */
+void scratch_file_release(struct scratch_file *file);
