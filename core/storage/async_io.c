@@ -1,16 +1,226 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* async_io.c: the engine of threads, the choice of an engine, requests. */
+/* async_io.c: the queue between those who submit requests and the engine that moves their blocks; the engines. */
 #include "core/storage/async_io.h"
 
-#include "core/storage/io_queue.h"
+#include "core/core.h"
+#include "core/faults.h"
 
-enum { STACK_BYTES = 64 << 10 };
+#include <liburing.h>
 
-struct thread_engine {
-    struct io_queue *queue; /* borrowed */
-    int count;
-    pthread_t threads[];
+/* ---- the queue ----------------------------------------------------------- */
+
+struct io_queue {
+    int64_t block_size;
+    pthread_mutex_t mutex;
+    pthread_cond_t arrived;   /* a request, or the end */
+    pthread_cond_t done;      /* a request is done */
+    struct io_request *first; /* with blocks that the engine has not taken; in the order of submission */
+    struct io_request **last; /* where the next request is linked */
+    bool end;                 /* the engine ends once the queue is empty */
 };
+
+/* A part of a request, or the rest of it after a short transfer. */
+struct io_block {
+    struct io_request *request; /* NULL: none */
+    bool write;
+    int fd;
+    char *data;
+    int64_t bytes, offset;
+};
+
+/* Blocks end at multiples of the block size in the request, so that only its last one may be shorter. */
+static void cut_block(struct io_queue *queue, struct io_block *block)
+{
+    struct io_request *request = queue->first;
+    const struct io_transfer *whole = &request->transfer;
+    int64_t rest = whole->bytes - request->issued;
+    *block = (struct io_block){.request = request,
+                               .write = whole->write,
+                               .fd = whole->fd,
+                               .data = (char *)whole->data + request->issued,
+                               .bytes = rest < queue->block_size ? rest : queue->block_size,
+                               .offset = whole->offset + request->issued};
+    request->issued += block->bytes;
+    if (request->issued < whole->bytes) return;
+    queue->first = request->next;
+    if (!queue->first) queue->last = &queue->first;
+}
+
+/* Accounts for a transfer: bytes, or a negative errno. false: the block is done or has failed; true: a rest is left. */
+static bool io_queue_moved(struct io_queue *queue, struct io_block *block, int64_t result)
+{
+    if (result == -EINTR || result == -EAGAIN) return true;
+    int code = result < 0 ? (int)-result : 0;
+    int64_t moved = code ? 0 : result;
+    if (moved < block->bytes) /* direct I/O continues at an aligned place */
+        moved = moved / ASYNC_IO_ALIGN * ASYNC_IO_ALIGN;
+    if (!code && moved == 0) code = block->write ? ENOSPC : ENODATA; /* nothing can be written; the file ends here */
+    if (!code && moved < block->bytes) {
+        block->data += moved;
+        block->offset += moved;
+        block->bytes -= moved;
+        LOCKED(&queue->mutex);
+        block->request->pending -= moved;
+        return true;
+    }
+    struct io_request *request = block->request;
+    LOCKED(&queue->mutex);
+    if (code && (!request->code || block->offset < request->failed_at)) {
+        request->code = code;
+        request->failed_at = block->offset;
+    }
+    request->pending -= block->bytes;
+    if (request->pending == 0) pthread_cond_broadcast(&queue->done);
+    return false;
+}
+
+/* Takes the next block. wait: for one to arrive. Returns false if there is none; after waiting that means the end. */
+static bool io_queue_take(struct io_queue *queue, bool wait, struct io_block *block)
+{
+    for (int code = 1; code;) {
+        pthread_mutex_lock(&queue->mutex);
+        while (wait && !queue->first && !queue->end) pthread_cond_wait(&queue->arrived, &queue->mutex);
+        bool found = queue->first != NULL;
+        if (found) cut_block(queue, block);
+        pthread_mutex_unlock(&queue->mutex);
+        if (!found) return false;
+        code = faults_next(block->write ? FAULT_BLOCKWRITE : FAULT_BLOCKREAD, block->fd, NULL, 0);
+        if (code) io_queue_moved(queue, block, -code);
+    }
+    return true;
+}
+
+/* ---- io_uring ------------------------------------------------------------ */
+
+/* One thread keeps up to `depth` blocks in an io_uring.
+ *
+ *     take blocks while a slot is free ─> submit and wait for one completion ─> account for all that are there ─┐
+ *     ▲──────────────────────────────────────────────────────────────────────────────────────────────────────────┘
+ *
+ * Without a block in flight the thread sleeps on the queue. A block that arrives while others are in flight is taken at
+ * the next completion, which a disk delivers within the time of one block. */
+struct uring_engine {
+    struct io_queue *queue; /* borrowed */
+    struct io_uring ring;
+    bool has_ring, runs;
+    int depth, in_flight;
+    struct io_block *slots; /* (depth); a free one has no request */
+    pthread_t thread;
+};
+
+static void enqueue(struct uring_engine *engine, struct io_block *block)
+{
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&engine->ring);
+    ASSERT(sqe); /* the ring is as large as the slots are many */
+    if (block->write)
+        io_uring_prep_write(sqe, block->fd, block->data, (unsigned)block->bytes, (uint64_t)block->offset);
+    else
+        io_uring_prep_read(sqe, block->fd, block->data, (unsigned)block->bytes, (uint64_t)block->offset);
+    io_uring_sqe_set_data(sqe, block);
+}
+
+/* Fills the free slots. Sleeps only while nothing is in flight; false: the queue has ended. */
+static bool fill_slots(struct uring_engine *engine)
+{
+    for (int i = 0; i < engine->depth; i++) {
+        struct io_block *slot = &engine->slots[i];
+        if (slot->request) continue;
+        bool idle = engine->in_flight == 0;
+        if (!io_queue_take(engine->queue, idle, slot)) {
+            slot->request = NULL;
+            return !idle;
+        }
+        engine->in_flight++;
+        enqueue(engine, slot);
+    }
+    return true;
+}
+
+static void collect(struct uring_engine *engine)
+{
+    struct io_uring_cqe *cqe;
+    while (io_uring_peek_cqe(&engine->ring, &cqe) == 0) {
+        struct io_block *block = io_uring_cqe_get_data(cqe);
+        int64_t result = cqe->res;
+        io_uring_cqe_seen(&engine->ring, cqe);
+        if (io_queue_moved(engine->queue, block, result)) {
+            enqueue(engine, block);
+        } else {
+            block->request = NULL;
+            engine->in_flight--;
+        }
+    }
+}
+
+static void *uring_run(void *argument)
+{
+    struct uring_engine *engine = argument;
+    pthread_setname_np(pthread_self(), "ztrain-uring");
+    while (fill_slots(engine)) {
+        int code = io_uring_submit_and_wait(&engine->ring, 1);
+        if (code < 0 && code != -EINTR && code != -EAGAIN && code != -EBUSY) BUG("io_uring_enter: %s", strerror(-code));
+        collect(engine);
+    }
+    return NULL;
+}
+
+/* Passes a no-op through the ring: a filter of system calls may refuse to enter it. Returns 0 or an errno. */
+static int try_ring(struct io_uring *ring)
+{
+    struct io_uring_cqe *cqe;
+    io_uring_prep_nop(io_uring_get_sqe(ring));
+    int code;
+    while ((code = io_uring_submit_and_wait(ring, 1)) == -EINTR) continue;
+    if (code >= 0) code = io_uring_peek_cqe(ring, &cqe);
+    if (code < 0) return -code;
+    io_uring_cqe_seen(ring, cqe);
+    return 0;
+}
+
+/* 0, or the errno with which the kernel refuses the ring. */
+static int make_ring(struct uring_engine *engine)
+{
+    int code = io_uring_queue_init((unsigned)engine->depth, &engine->ring, 0);
+    if (code) return -code;
+    engine->has_ring = true;
+    struct io_uring_probe *p = io_uring_get_probe_ring(&engine->ring);
+    bool able = p && io_uring_opcode_supported(p, IORING_OP_READ) && io_uring_opcode_supported(p, IORING_OP_WRITE);
+    io_uring_free_probe(p);
+    return able ? try_ring(&engine->ring) : EOPNOTSUPP;
+}
+
+/* After the queue's end: waits for all blocks; may be NULL. */
+static void uring_engine_stop(struct uring_engine *engine)
+{
+    if (!engine) return;
+    if (engine->runs) pthread_join(engine->thread, NULL);
+    if (engine->has_ring) io_uring_queue_exit(&engine->ring);
+    free(engine->slots);
+    free(engine);
+}
+
+/* *code: the errno with which the kernel refuses io_uring (*engine NULL); 0: it runs. STATUS_DEVICE: no thread. */
+static enum status uring_engine_start(struct io_queue *q, int depth, struct uring_engine **out, int *code,
+                                      struct error *err)
+{
+    struct uring_engine *engine = memory_zeroed(1, sizeof *engine);
+    *out = NULL;
+    engine->queue = q;
+    engine->depth = depth;
+    engine->slots = memory_zeroed((size_t)depth, sizeof *engine->slots);
+    *code = make_ring(engine);
+    int no_thread = *code ? 0 : thread_start(&engine->thread, 0, uring_run, engine);
+    engine->runs = !*code && !no_thread;
+    if (engine->runs) {
+        *out = engine;
+        return STATUS_OK;
+    }
+    uring_engine_stop(engine);
+    if (no_thread) return error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(no_thread));
+    return STATUS_OK;
+}
+
+/* ---- threads ------------------------------------------------------------- */
 
 static void *async_io_move_blocks(void *argument)
 {
@@ -27,28 +237,29 @@ static void *async_io_move_blocks(void *argument)
     return NULL;
 }
 
-static enum status thread_engine_start(struct io_queue *q, int threads, struct thread_engine **out, struct error *err)
-{
-    struct thread_engine *engine = memory_zeroed(1, sizeof *engine + (size_t)threads * sizeof *engine->threads);
-    *out = engine;
-    engine->queue = q;
-    for (int i = 0; i < threads; i++) {
-        int code = thread_start(&engine->threads[i], STACK_BYTES, async_io_move_blocks, q);
-        if (code) return error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(code));
-        engine->count++;
-    }
-    return STATUS_OK;
-}
+/* ---- the choice of an engine, requests ----------------------------------- */
 
 enum { ENGINE_URING, ENGINE_THREADS };
 static const char *const engine_names[] = {"io_uring", "threads"};
 
 struct async_io {
     struct io_queue queue;
-    struct uring_engine *uring;
-    struct thread_engine *threads;
+    struct uring_engine *uring; /* or NULL */
+    pthread_t *threads;         /* (num_threads) */
+    int num_threads;
     char engine[160];
 };
+
+static enum status start_threads(struct async_io *io, int count, struct error *err)
+{
+    enum { STACK_BYTES = 64 << 10 };
+    io->threads = memory_zeroed((size_t)count, sizeof *io->threads);
+    for (; io->num_threads < count; io->num_threads++) {
+        int code = thread_start(&io->threads[io->num_threads], STACK_BYTES, async_io_move_blocks, &io->queue);
+        if (code) return error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(code));
+    }
+    return STATUS_OK;
+}
 
 static enum status start_engine(struct async_io *io, int depth, struct error *err)
 {
@@ -65,7 +276,7 @@ static enum status start_engine(struct async_io *io, int depth, struct error *er
     }
     snprintf(io->engine, sizeof io->engine, "%d threads with pread and pwrite (%s%s)", depth,
              refusal ? "io_uring: " : "ZTRAIN_AIO=threads", refusal ? strerror(refusal) : "");
-    return thread_engine_start(&io->queue, depth, &io->threads, err);
+    return start_threads(io, depth, err);
 }
 
 enum status async_io_new(const struct aio_settings *settings, struct async_io **out, struct error *err)
@@ -73,7 +284,11 @@ enum status async_io_new(const struct aio_settings *settings, struct async_io **
     ASSERT(settings->block_size > 0 && settings->queue_depth > 0 && settings->queue_depth <= ASYNC_IO_DEPTH_MAX);
     *out = NULL;
     RELEASED(async_io_drop) struct async_io *io = memory_zeroed(1, sizeof *io);
-    io_queue_init(&io->queue, round_up(settings->block_size, ASYNC_IO_ALIGN));
+    io->queue.block_size = round_up(settings->block_size, ASYNC_IO_ALIGN);
+    io->queue.last = &io->queue.first;
+    pthread_mutex_init(&io->queue.mutex, NULL);
+    condition_init(&io->queue.arrived);
+    condition_init(&io->queue.done);
     TRY(start_engine(io, (int)settings->queue_depth, err));
     *out = TAKEN(io);
     return STATUS_OK;
@@ -82,11 +297,13 @@ enum status async_io_new(const struct aio_settings *settings, struct async_io **
 void async_io_free(struct async_io *io)
 {
     if (!io) return;
-    io_queue_end(&io->queue);
+    thread_tell(&io->queue.end, &io->queue.mutex, &io->queue.arrived);
     uring_engine_stop(io->uring);
-    for (int i = 0; io->threads && i < io->threads->count; i++) pthread_join(io->threads->threads[i], NULL);
+    for (int i = 0; i < io->num_threads; i++) pthread_join(io->threads[i], NULL);
     free(io->threads);
-    io_queue_release(&io->queue);
+    pthread_cond_destroy(&io->queue.done);
+    pthread_cond_destroy(&io->queue.arrived);
+    pthread_mutex_destroy(&io->queue.mutex);
     free(io);
 }
 
@@ -97,8 +314,14 @@ const char *async_io_engine(const struct async_io *io)
 
 void async_io_submit(struct async_io *io, struct io_request *request, const struct io_transfer *transfer)
 {
+    struct io_queue *queue = &io->queue;
     ASSERT(transfer->bytes > 0 && transfer->offset >= 0);
-    io_queue_add(&io->queue, request, transfer);
+    LOCKED(&queue->mutex);
+    ASSERT(!request->active);
+    *request = (struct io_request){.transfer = *transfer, .active = true, .pending = transfer->bytes};
+    *queue->last = request;
+    queue->last = &request->next;
+    pthread_cond_broadcast(&queue->arrived);
 }
 
 enum status async_io_wait(struct async_io *io, struct io_request *request, struct error *err)
