@@ -48,8 +48,8 @@ rewind_entry(const char *path, const char *dir, const struct checkpoint_list *li
     char parent[FS_PATH_MAX], real[PATH_MAX];
     fs_parent(path, parent);
     if (!realpath(parent, real) || strcmp(real, dir) != 0) return NULL;
-    const struct checkpoint_entry *entry = rewind_find_entry(list, fs_base_name(path));
-    return entry ? entry : rewind_find_entry(aside, fs_base_name(path));
+    const struct checkpoint_entry *entry = rewind_find_entry(list, basename(path));
+    return entry ? entry : rewind_find_entry(aside, basename(path));
 }
 
 /* The checkpoint's name in the folder: its present one, X for X.aside-N, or the name of its position. */
@@ -253,7 +253,7 @@ enum status checkpoint_rewind_apply(const struct checkpoint_rewind *rewind, stru
         char aside[CHECKPOINT_NAME_MAX + 32], path[FS_PATH_MAX], step[48] = "";
         if (move->damaged) {
             TRY(checkpoint_move_aside(rewind->dir, move->name, "damaged", path, err));
-            log_warn("the damaged checkpoint '%s/%s' is now '%s'", rewind->dir, move->name, fs_base_name(path));
+            log_warn("the damaged checkpoint '%s/%s' is now '%s'", rewind->dir, move->name, basename(path));
             continue;
         }
         aside_name(rewind, move->name, aside);

@@ -210,7 +210,7 @@ static enum status export_folder_open(struct export_folder *folder, const char *
     TRY(find_export_folder(out, folder->out, err));
     fs_parent(folder->out, above);
     TRY(check_export_place(folder->out, above, err));
-    snprintf(hidden, sizeof hidden, ".%s.ztrain-export", fs_base_name(folder->out));
+    snprintf(hidden, sizeof hidden, ".%s.ztrain-export", basename(folder->out));
     TRY(fs_join(folder->work, above, hidden, STATUS_DATA, err));
     TRY(fs_join(folder->fresh, folder->work, "new", STATUS_DATA, err));
     TRY(fs_join(folder->former, folder->work, "former", STATUS_DATA, err));

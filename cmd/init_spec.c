@@ -25,7 +25,7 @@ void init_run_name(const struct init *t, char name[INIT_TEXT])
 {
     char folder[FS_PATH_MAX], data[INIT_TEXT] = "";
     snprintf(folder, sizeof folder, "%s", t->model);
-    if (strcmp(fs_base_name(t->model), "config.json") == 0) fs_parent(t->model, folder);
+    if (strcmp(basename(t->model), "config.json") == 0) fs_parent(t->model, folder);
     name[0] = '\0';
     init_add_name(name, strcmp(folder, ".") == 0 ? "model" : folder);
     init_add_name(data, t->data.items[0]);

@@ -33,12 +33,6 @@ void fs_parent(const char *path, char out[FS_PATH_MAX])
         snprintf(out, FS_PATH_MAX, "%.*s", slash == 1 ? 1 : (int)(slash - 1), path);
 }
 
-const char *fs_base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 bool fs_has_suffix(const char *name, const char *suffix)
 {
     size_t n = strlen(name), m = strlen(suffix);

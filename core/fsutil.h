@@ -16,10 +16,8 @@ enum status fs_join(char out[FS_PATH_MAX], const char *dir, const char *name, en
 /* The folder of `path`, from its text: "." for a bare name. */
 void fs_parent(const char *path, char out[FS_PATH_MAX]);
 
-/* The last part of a path, from its text: "b" for "a/b". Points into `path`. */
-const char *fs_base_name(const char *path);
-
-/* The last part of a path that may end with '/', and its length: "c" of "a/b/c/". */
+/* The last part of a path that may end with '/', and its length: "c" of "a/b/c/"; GNU's basename() has that of others.
+ */
 const char *fs_last_part(const char *path, size_t *length);
 
 bool fs_has_suffix(const char *name, const char *suffix);

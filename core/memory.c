@@ -200,7 +200,7 @@ static const char *memory_caller_of_exit(void)
 /* The OpenMP run times of gcc, clang and Intel: libgomp, libomp, libiomp5. */
 static bool memory_is_openmp(const char *file)
 {
-    const char *slash = strrchr(file, '/'), *name = slash ? slash + 1 : file;
+    const char *name = basename(file);
     return !strncmp(name, "libgomp", 7) || !strncmp(name, "libomp", 6) || !strncmp(name, "libiomp", 7);
 }
 

@@ -260,9 +260,9 @@ static void take_object(struct run_metrics *metrics, const json_t *object, int64
     } else if (json_is_string(member = json_object_get(object, "early_stop")))
         add_event(metrics, EVENT_EARLY, step, json_string_value(member));
     else if (json_is_string(member = json_object_get(object, "checkpoint")))
-        add_event(metrics, EVENT_CHECKPOINT, step, fs_base_name(json_string_value(member)));
+        add_event(metrics, EVENT_CHECKPOINT, step, basename(json_string_value(member)));
     else if (json_is_string(member = json_object_get(object, "resumed_from")))
-        add_event(metrics, EVENT_RESUME, step, fs_base_name(json_string_value(member)));
+        add_event(metrics, EVENT_RESUME, step, basename(json_string_value(member)));
     else if (json_object_get(object, "restart"))
         take_failure(metrics, EVENT_RESTART, object, step);
     else if (json_object_get(object, "gave_up")) /* where the steps have come to; `step` is that of a checkpoint */

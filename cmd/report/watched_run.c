@@ -127,7 +127,7 @@ enum status watched_run_open(struct watched_run *run, const char *folder, struct
     *run = (struct watched_run){.folder = memory_text(folder), .name = memory_text("")};
     for (size_t n = strlen(run->folder); n > 1 && run->folder[n - 1] == '/'; n--) run->folder[n - 1] = 0;
     if (io_stat(folder, &facts) == 0 && !S_ISDIR(facts.st_mode)) {
-        const char *name = fs_base_name(run->folder);
+        const char *name = basename(run->folder);
         error_set(err, STATUS_CHECKPOINT, "'%s' is a file", folder);
         return error_hint(err, "its folder: ztrain report %.*s",
                           name > run->folder + 1 ? (int)(name - run->folder) - 1 : 1,
@@ -144,7 +144,7 @@ enum status watched_run_open(struct watched_run *run, const char *folder, struct
                          "several adapters runs/NAME/ADAPTER",
                          folder);
     free(run->name);
-    run->name = memory_text(fs_base_name(realpath(run->folder, real) ? real : run->folder));
+    run->name = memory_text(basename(realpath(run->folder, real) ? real : run->folder));
     char spec[FS_PATH_MAX];
     TRY(fs_join(spec, folder, "run.yaml", STATUS_CHECKPOINT, err));
     if (spec_pairs_read(&run->spec, spec, &why) != STATUS_OK) log_warn("%s; the report lacks the run's spec", why.text);
@@ -196,8 +196,7 @@ void watched_runs_name(struct watched_run *runs, int count)
 {
     for (int i = 0; i < count; i++) {
         bool alone = true;
-        for (int k = 0; k < count && alone; k++)
-            alone = k == i || strcmp(runs[i].name, fs_base_name(runs[k].folder)) != 0;
+        for (int k = 0; k < count && alone; k++) alone = k == i || strcmp(runs[i].name, basename(runs[k].folder)) != 0;
         if (alone) continue;
         free(runs[i].name);
         runs[i].name = memory_text(runs[i].folder);

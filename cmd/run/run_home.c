@@ -24,7 +24,7 @@ static bool is_run_of(const char *folder, const struct run_spec *wanted)
         fs_join(path, folder, "run.yaml", STATUS_USAGE, NULL) != STATUS_OK || !fs_exists(path))
         return false;
     return spec_load(path, NULL, NULL, 0, &spec, &report) == STATUS_OK && !strcmp(spec->run.name, wanted->run.name) &&
-           (!wanted->run.group || !strcmp(fs_base_name(spec->run.dir), wanted->run.group));
+           (!wanted->run.group || !strcmp(basename(spec->run.dir), wanted->run.group));
 }
 
 /* Finds the run folder of that name from `resume`: the folder itself, its checkpoints/, or one of its checkpoints. */

@@ -60,7 +60,7 @@ static bool survey_line(struct survey *survey, const struct metrics_reader *line
     }
     survey->open_end = !ends;
     if (json_object_get(line->object, "loss")) history_holes_reach(&survey->holes, line->step);
-    if (last && !strcmp(metrics_reader_folder(line, "checkpoint"), fs_base_name(history->checkpoint)))
+    if (last && !strcmp(metrics_reader_folder(line, "checkpoint"), basename(history->checkpoint)))
         survey->has_checkpoint = true;
     return true;
 }
@@ -218,7 +218,7 @@ static bool history_has(const char *path, int number, const struct metrics_check
 static int history_highest_number(const char *path)
 {
     char folder[FS_PATH_MAX];
-    const char *name = fs_base_name(path);
+    const char *name = basename(path);
     size_t length = strlen(name);
     long highest = 0;
     fs_parent(path, folder);

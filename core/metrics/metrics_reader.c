@@ -50,5 +50,5 @@ enum status metrics_reader_check(const struct metrics_reader *reader, struct err
 const char *metrics_reader_folder(const struct metrics_reader *reader, const char *member)
 {
     const char *path = json_string_value(json_object_get(reader->object, member));
-    return path ? fs_base_name(path) : "";
+    return path ? basename(path) : "";
 }

@@ -72,7 +72,7 @@ static void adapter_from_folder(struct spec_context *ctx, struct spec_full *full
                          "started needs it no more: --config RUN/run.yaml --resume RUN");
         return;
     }
-    if (config.base_model && base && strcmp(fs_base_name(config.base_model), fs_base_name(base)) != 0)
+    if (config.base_model && base && strcmp(basename(config.base_model), basename(base)) != 0)
         spec_notice(ctx, node->pos, "'model.adapter' was trained on '%s', and model.pretrained is '%s'",
                     spec_show(ctx, config.base_model), base);
     const char *task = config.task_type;

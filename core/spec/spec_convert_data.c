@@ -66,7 +66,7 @@ static const char *data_place(struct convert *c, const struct data_set *set, con
         convert_note(c, "the data '%s' are not here", input);
         return data_word(c, input);
     }
-    const char *raw = data_word(c, convert_text(c, "data/raw/%s", fs_base_name(shards)));
+    const char *raw = data_word(c, convert_text(c, "data/raw/%s", basename(shards)));
     convert_note(c, "the data set '%s' is not here: hf download %s --repo-type dataset --local-dir %s", input, input,
                  raw);
     return raw;

@@ -474,7 +474,7 @@ void convert_output(struct convert *c)
     size_t length = strlen(path);
     while (length > 1 && path[length - 1] == '/') length--;
     path = spec_arena_copy(c->ctx->arena, path, length);
-    const char *base = fs_base_name(path);
+    const char *base = basename(path);
     const bool named = name && name->text && *name->text && !strchr(name->text, '/') && !convert_is_given(folder);
     if (named || !*base || strcmp(base, ".") == 0 || strcmp(base, "..") == 0 || length >= sizeof parent) {
         convert_set_text(c, "run.dir", *path ? path : "runs");

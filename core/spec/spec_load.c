@@ -6,7 +6,7 @@
 /* "tiny" for "runs/tiny.yaml" */
 static char *loaded_name(struct spec_arena *arena, const char *path)
 {
-    const char *base = fs_base_name(path), *dot = strrchr(base, '.');
+    const char *base = basename(path), *dot = strrchr(base, '.');
     bool yaml = dot && dot != base && (strcmp(dot, ".yaml") == 0 || strcmp(dot, ".yml") == 0);
     size_t length = yaml ? (size_t)(dot - base) : strlen(base);
     return length ? spec_arena_copy(arena, base, length) : spec_arena_copy(arena, "run", 3);
@@ -75,8 +75,7 @@ static char *load_folder(struct spec_full *full, const char *name)
     char folder[FS_PATH_MAX];
     if (!name) return NULL;
     if (!model_folder_find(name, folder)) {
-        if (strcmp(fs_base_name(name), "config.json") != 0 || !fs_exists(name))
-            return spec_arena_text(&full->arena, name);
+        if (strcmp(basename(name), "config.json") != 0 || !fs_exists(name)) return spec_arena_text(&full->arena, name);
         fs_parent(name, folder);
     }
     return spec_arena_text(&full->arena, folder);

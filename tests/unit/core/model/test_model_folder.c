@@ -63,7 +63,7 @@ static void expect_revision(const char *name, const char *revision)
 {
     char folder[FS_PATH_MAX];
     assert_true(model_folder_find(name, folder));
-    assert_string_equal(fs_base_name(folder), revision);
+    assert_string_equal(basename(folder), revision);
 }
 
 /* Each variable comes before those that were set before it. */
