@@ -33,84 +33,88 @@
 
 enum { TENSOR_ALIGN = 64 }; /* elements: 128 bytes of bf16 */
 
-/* The purpose of a tensor, by which the transformer finds it. Shapes are (out, in), or (in, out) if weights_in_out. */
-enum tensor_role {
-    ROLE_WTE,          /* (V, C) */
-    ROLE_WPE,          /* (P, C) */
-    ROLE_WSE,          /* (S, C): the embedding of token types */
-    ROLE_EMBED_NORM_W, /* (C) */
-    ROLE_EMBED_NORM_B, /* (C) */
-    ROLE_NORM1_W,      /* (C) */
-    ROLE_NORM1_B,      /* (C) */
-    ROLE_POST1_W,      /* (C): the norm of what attention adds, or of the residual stream after that */
-    ROLE_POST1_B,      /* (C) */
-    ROLE_POST2_W,      /* (C): the norm of what the MLP adds, or of the residual stream after that */
-    ROLE_POST2_B,      /* (C) */
-    ROLE_QKV_W,        /* GPT-2's c_attn: (C, 3C); Phi-3's qkv_proj: ((H + 2 KV) D, C) */
-    ROLE_QKV_B,        /* (3C) */
-    ROLE_Q_W,          /* (H D, C); first of the fused group q, k, v */
-    ROLE_K_W,          /* (KV D, C) */
-    ROLE_V_W,          /* (KV D, C) */
-    ROLE_Q_B,          /* (H D) */
-    ROLE_K_B,          /* (KV D) */
-    ROLE_V_B,          /* (KV D) */
-    ROLE_Q_NORM,       /* (D), or (H D) */
-    ROLE_K_NORM,       /* (D), or (KV D) */
-    ROLE_O_W,          /* (C, H D) */
-    ROLE_O_B,          /* (C) */
-    ROLE_NORM2_W,      /* (C) */
-    ROLE_NORM2_B,      /* (C) */
-    ROLE_GATE_W,       /* (F, C); first of the fused group gate, up; Phi-3's gate_up_proj: (2F, C) */
-    ROLE_UP_W,         /* (F, C); also GPT-2's c_fc, (C, F) */
-    ROLE_GATE_B,       /* (F) */
-    ROLE_UP_B,         /* (F) */
-    ROLE_DOWN_W,       /* (C, F); also GPT-2's mlp.c_proj, (F, C) */
-    ROLE_DOWN_B,       /* (C) */
-    ROLE_FINAL_NORM_W, /* (C) */
-    ROLE_FINAL_NORM_B, /* (C) */
-    ROLE_LM_HEAD,      /* (V, C); absent if tied, and in a classifier */
-    ROLE_POOLER_W,     /* (C, C) of the first token's state, before the head of a classifier */
-    ROLE_POOLER_B,     /* (C) */
-    ROLE_SCORE_W,      /* (num_labels, C) the head of a classifier */
-    ROLE_SCORE_B,      /* (num_labels) */
-    ROLE_LM_HEAD_B,    /* (V) */
-    /* of a layer with a gated delta rule, in place of those of attention; Hk, Hv, Dk, Dv as in ops.h */
-    ROLE_DELTA_QKV_W,   /* (2 Hk Dk + Hv Dv, C); first of the fused group q | k | v, z, b, a */
-    ROLE_DELTA_Z_W,     /* (Hv Dv, C): the gate of the output */
-    ROLE_DELTA_B_W,     /* (Hv, C) */
-    ROLE_DELTA_A_W,     /* (Hv, C) */
-    ROLE_DELTA_CONV_W,  /* (2 Hk Dk + Hv Dv, 1, taps) */
-    ROLE_DELTA_DT_BIAS, /* (Hv) */
-    ROLE_DELTA_A_LOG,   /* (Hv) */
-    ROLE_DELTA_NORM_W,  /* (Dv) */
-    ROLE_DELTA_O_W,     /* (C, Hv Dv) */
-    /* of the inputs of layers (layer_inputs, I, of layer_vocab, V'). In unit 0, which embeds tokens too: a unit of its
-     * own would spare a tied head's gather at stage 3, and put another of the largest kind beside it. */
-    ROLE_LAYER_WTE,     /* (V', L I) */
-    ROLE_LAYER_IN_W,    /* (L I, C) on the model's input */
-    ROLE_LAYER_IN_NORM, /* (I) */
-    ROLE_IN_GATE_W,     /* (I, C) of a block, as those that follow */
-    ROLE_IN_OUT_W,      /* (C, I) */
-    ROLE_POST3_W,       /* (C): the norm of what it adds */
-    ROLE_LAYER_SCALAR,  /* (1): constant */
-    /* of a layer with experts, in place of its MLP's; E experts, I as in experts_desc. Each expert's gate and up follow
-     * one another: gate 0, up 0, gate 1, …; then down 0, down 1, …. One tensor has the same of all: gate_up of Granite
-     * (E, 2I, C); gpt-oss' with in and out exchanged. */
-    ROLE_ROUTER_W,          /* (E, C) */
-    ROLE_ROUTER_B,          /* (E) */
-    ROLE_ROUTER_CORRECTION, /* (E): constant; of the choice */
-    ROLE_EXPERT_GATE_W,     /* (I, C); first of the group of all experts' gate, up */
-    ROLE_EXPERT_UP_W,       /* (I, C) */
-    ROLE_EXPERT_GATE_B,     /* (E, 2I) */
-    ROLE_EXPERT_DOWN_W,     /* (C, I); first of the group of all */
-    ROLE_EXPERT_DOWN_B,     /* (E, C) */
-    ROLE_SHARED_GATE_W,     /* (F, C); first of the fused group gate, up */
-    ROLE_SHARED_UP_W,       /* (F, C) */
-    ROLE_SHARED_DOWN_W,     /* (C, F) */
-    ROLE_SHARED_SCALE_W,    /* (1, C) */
-    ROLE_SINKS,             /* (H) */
-    ROLE_COUNT
-};
+/* The purpose of a tensor, by which the transformer finds it, and the module of Llama's names whose weight it is; NULL:
+ * a bias, or not in Llama. Shapes are (out, in), or (in, out) if weights_in_out.
+ *
+ * The inputs of layers are in unit 0, which embeds tokens too: a unit of its own would spare a tied head's gather at
+ * stage 3, and put another of the largest kind beside it. Each expert's gate and up follow one another: gate 0, up 0,
+ * gate 1, …; then down 0, down 1, …. One tensor has the same of all: gate_up of Granite (E, 2I, C); gpt-oss' with in
+ * and out exchanged. */
+#define TENSOR_ROLES(X)                                                                                                \
+    X(WTE, "model.embed_tokens") /* (V, C) */                                                                          \
+    X(WPE, NULL)                 /* (P, C) */                                                                          \
+    X(WSE, NULL)                 /* (S, C): the embedding of token types */                                            \
+    X(EMBED_NORM_W, NULL)        /* (C), as the norms that follow */                                                   \
+    X(EMBED_NORM_B, NULL)                                                                                              \
+    X(NORM1_W, "input_layernorm")                                                                                      \
+    X(NORM1_B, NULL)                                                                                                   \
+    X(POST1_W, "post_attention_layernorm") /* of what attention adds, or of the residual stream after that */          \
+    X(POST1_B, NULL)                                                                                                   \
+    X(POST2_W, "post_feedforward_layernorm") /* of what the MLP adds, or of the residual stream after that */          \
+    X(POST2_B, NULL)                                                                                                   \
+    X(QKV_W, "self_attn.qkv_proj")         /* ((H + 2 KV) D, C); GPT-2: (C, 3C) */                                     \
+    X(QKV_B, NULL)                         /* (3C) */                                                                  \
+    X(Q_W, "self_attn.q_proj")             /* (H D, C); first of the fused group q, k, v */                            \
+    X(K_W, "self_attn.k_proj")             /* (KV D, C) */                                                             \
+    X(V_W, "self_attn.v_proj")             /* (KV D, C) */                                                             \
+    X(Q_B, NULL)                           /* (H D) */                                                                 \
+    X(K_B, NULL)                           /* (KV D) */                                                                \
+    X(V_B, NULL)                           /* (KV D) */                                                                \
+    X(Q_NORM, "self_attn.q_norm")          /* (D), or (H D) */                                                         \
+    X(K_NORM, "self_attn.k_norm")          /* (D), or (KV D) */                                                        \
+    X(O_W, "self_attn.o_proj")             /* (C, H D) */                                                              \
+    X(O_B, NULL)                           /* (C) */                                                                   \
+    X(NORM2_W, "post_attention_layernorm") /* (C) */                                                                   \
+    X(NORM2_B, NULL)                       /* (C) */                                                                   \
+    X(GATE_W, "mlp.gate_proj")             /* (F, C); first of the fused group gate, up; Phi-3: both, (2F, C) */       \
+    X(UP_W, "mlp.up_proj")                 /* (F, C); GPT-2's c_fc, (C, F) */                                          \
+    X(GATE_B, NULL)                        /* (F) */                                                                   \
+    X(UP_B, NULL)                          /* (F) */                                                                   \
+    X(DOWN_W, "mlp.down_proj")             /* (C, F); GPT-2's mlp.c_proj, (F, C) */                                    \
+    X(DOWN_B, NULL)                        /* (C) */                                                                   \
+    X(FINAL_NORM_W, "model.norm")          /* (C) */                                                                   \
+    X(FINAL_NORM_B, NULL)                  /* (C) */                                                                   \
+    X(LM_HEAD, "lm_head")                  /* (V, C); absent if tied, and in a classifier */                           \
+    X(POOLER_W, NULL)                      /* (C, C) of the first token's state, before the head of a classifier */    \
+    X(POOLER_B, NULL)                      /* (C) */                                                                   \
+    X(SCORE_W, "score")                    /* (num_labels, C) the head of a classifier */                              \
+    X(SCORE_B, NULL)                       /* (num_labels) */                                                          \
+    X(LM_HEAD_B, NULL)                     /* (V) */                                                                   \
+    /* of a layer with a gated delta rule, in place of those of attention; Hk, Hv, Dk, Dv as in ops.h */               \
+    X(DELTA_QKV_W, "linear_attn.in_proj_qkv") /* (2 Hk Dk + Hv Dv, C); first of the fused group q | k | v, z, b, a */  \
+    X(DELTA_Z_W, "linear_attn.in_proj_z")     /* (Hv Dv, C): the gate of the output */                                 \
+    X(DELTA_B_W, "linear_attn.in_proj_b")     /* (Hv, C) */                                                            \
+    X(DELTA_A_W, "linear_attn.in_proj_a")     /* (Hv, C) */                                                            \
+    X(DELTA_CONV_W, "linear_attn.conv1d")     /* (2 Hk Dk + Hv Dv, 1, taps) */                                         \
+    X(DELTA_DT_BIAS, "linear_attn.dt_bias")   /* (Hv) */                                                               \
+    X(DELTA_A_LOG, "linear_attn.A_log")       /* (Hv) */                                                               \
+    X(DELTA_NORM_W, "linear_attn.norm")       /* (Dv) */                                                               \
+    X(DELTA_O_W, "linear_attn.out_proj")      /* (C, Hv Dv) */                                                         \
+    /* of the inputs of layers (layer_inputs, I, of layer_vocab, V') */                                                \
+    X(LAYER_WTE, "model.embed_tokens_per_layer")        /* (V', L I) */                                                \
+    X(LAYER_IN_W, "model.per_layer_model_projection")   /* (L I, C) on the model's input */                            \
+    X(LAYER_IN_NORM, "model.per_layer_projection_norm") /* (I) */                                                      \
+    X(IN_GATE_W, "per_layer_input_gate")                /* (I, C) of a block, as those that follow */                  \
+    X(IN_OUT_W, "per_layer_projection")                 /* (C, I) */                                                   \
+    X(POST3_W, "post_per_layer_input_norm")             /* (C): the norm of what it adds */                            \
+    X(LAYER_SCALAR, "layer_scalar")                     /* (1): constant */                                            \
+    /* of a layer with experts, in place of its MLP's; E experts, I as in experts_desc */                              \
+    X(ROUTER_W, "mlp.gate")                                  /* (E, C) */                                              \
+    X(ROUTER_B, NULL)                                        /* (E) */                                                 \
+    X(ROUTER_CORRECTION, "mlp.gate.e_score_correction_bias") /* (E): constant; of the choice */                        \
+    X(EXPERT_GATE_W, "mlp.experts.*.gate_proj")              /* (I, C); first of the group of all experts' gate, up */ \
+    X(EXPERT_UP_W, "mlp.experts.*.up_proj")                  /* (I, C) */                                              \
+    X(EXPERT_GATE_B, NULL)                                   /* (E, 2I) */                                             \
+    X(EXPERT_DOWN_W, "mlp.experts.*.down_proj")              /* (C, I); first of the group of all */                   \
+    X(EXPERT_DOWN_B, NULL)                                   /* (E, C) */                                              \
+    X(SHARED_GATE_W, "mlp.shared_experts.gate_proj")         /* (F, C); first of the fused group gate, up */           \
+    X(SHARED_UP_W, "mlp.shared_experts.up_proj")             /* (F, C) */                                              \
+    X(SHARED_DOWN_W, "mlp.shared_experts.down_proj")         /* (C, F) */                                              \
+    X(SHARED_SCALE_W, NULL)                                  /* (1, C) */                                              \
+    X(SINKS, NULL)                                           /* (H) */
+
+#define TENSOR_ROLE(role, module) ROLE_##role,
+enum tensor_role { TENSOR_ROLES(TENSOR_ROLE) ROLE_COUNT };
 
 /* A matrix of experts. */
 static inline bool role_is_expert(enum tensor_role role)
