@@ -11,55 +11,36 @@ static int64_t adapter_inputs(const struct model_desc *desc, const struct tensor
     return base->shape[role_is_embedding(base->role) || in_out ? 0 : 1];
 }
 
-/* Of all experts. outer: PEFT wraps the module that holds them once more, around the wrapper of gate and up. */
-static struct tensor_info adapter_of_experts(const struct model_desc *desc, const struct tensor_info *base,
-                                             const struct adapter_choice *choice, enum tensor_part part, bool outer)
+/* The A or B of a matrix, or of all experts'. outer: PEFT wraps the module that holds them once more, around the
+ * wrapper of gate and up. */
+static struct tensor_info adapter_of(const struct model_desc *desc, const struct tensor_info *base,
+                                     const struct adapter_choice *choice, enum tensor_part part, bool outer)
 {
     const struct experts_desc *experts = &desc->experts;
-    const bool down = base->role == ROLE_EXPERT_DOWN_W, is_a = part == PART_LORA_A;
-    const int64_t in = down ? experts->inner_size : desc->hidden_size;
-    const int64_t out = down ? desc->hidden_size : 2 * experts->inner_size;
+    const bool expert = role_is_expert(base->role), down = base->role == ROLE_EXPERT_DOWN_W;
+    const bool embedding = role_is_embedding(base->role), is_a = part == PART_LORA_A;
+    const int64_t in = !expert ? adapter_inputs(desc, base) : down ? experts->inner_size : desc->hidden_size;
+    const int64_t out = !expert ? base->shape[0] * base->shape[1] / in
+                        : down  ? desc->hidden_size
+                                : 2 * experts->inner_size;
     struct tensor_info tensor = {.role = base->role,
                                  .part = part,
                                  .lora_scale = choice->scale,
                                  .unit = base->unit,
-                                 .ndim = 3,
-                                 .shape = {experts->count, is_a ? choice->r : out, is_a ? in : choice->r},
-                                 .init = is_a ? INIT_UNIFORM : INIT_ZERO,
-                                 .init_std = 1 / sqrt((double)in)};
+                                 .ndim = expert ? 3 : 2,
+                                 .shape = {experts->count},
+                                 .init = embedding ? INIT_NORMAL : INIT_UNIFORM,
+                                 .init_std = embedding ? 1 : 1 / sqrt((double)in)};
+    tensor.shape[expert] = !is_a ? out : embedding ? in : choice->r;
+    tensor.shape[expert + 1] = is_a && !embedding ? in : choice->r;
+    if (is_a == embedding) tensor.init = INIT_ZERO;
     char name[sizeof tensor.name];
     adapter_parameter_name(desc, base, name, sizeof name);
-    const int n = snprintf(tensor.name, sizeof tensor.name, "%.*s%s.lora_%s.weight", (int)(strrchr(name, '.') - name),
-                           name, outer ? ".base_layer" : "", is_a ? "A" : "B");
-    ASSERT(n > 0 && n < (int)sizeof tensor.name);
-    return tensor;
-}
-
-static struct tensor_info adapter_of_matrix(const struct model_desc *desc, const struct tensor_info *base,
-                                            const struct adapter_choice *choice, enum tensor_part part)
-{
-    static const char SUFFIX[] = ".weight";
-    char name[sizeof base->name];
-    adapter_parameter_name(desc, base, name, sizeof name);
-    const int stem = (int)(strlen(name) - (sizeof SUFFIX - 1));
-    const bool embedding = role_is_embedding(base->role), is_a = part == PART_LORA_A;
-    const int64_t in = adapter_inputs(desc, base), out = base->shape[0] * base->shape[1] / in;
-    ASSERT(stem > 0 && strcmp(name + stem, SUFFIX) == 0 && choice->r > 0);
-    struct tensor_info tensor = {.role = base->role,
-                                 .part = part,
-                                 .lora_scale = choice->scale,
-                                 .unit = base->unit,
-                                 .ndim = 2,
-                                 .shape = {!is_a       ? out
-                                           : embedding ? in
-                                                       : choice->r,
-                                           is_a && !embedding ? in : choice->r},
-                                 .init = embedding && !is_a   ? INIT_NORMAL
-                                         : is_a && !embedding ? INIT_UNIFORM
-                                                              : INIT_ZERO,
-                                 .init_std = embedding ? 1 : 1 / sqrt((double)in)};
-    const int n = snprintf(tensor.name, sizeof tensor.name,
-                           embedding ? "%.*s.lora_embedding_%s" : "%.*s.lora_%s.weight", stem, name, is_a ? "A" : "B");
+    const char *end = strrchr(name, '.');
+    ASSERT(end && (expert || strcmp(end, ".weight") == 0) && choice->r > 0);
+    const int n =
+        snprintf(tensor.name, sizeof tensor.name, embedding ? "%.*s%s.lora_embedding_%s" : "%.*s%s.lora_%s.weight",
+                 (int)(end - name), name, outer ? ".base_layer" : "", is_a ? "A" : "B");
     ASSERT(n > 0 && n < (int)sizeof tensor.name);
     return tensor;
 }
@@ -73,11 +54,10 @@ struct adapter_base {
 
 static struct tensor_info adapter_tensor(const struct adapter_base *b, int i, enum tensor_part part)
 {
-    const struct tensor_info *base = &b->table->tensors[i], *down;
-    if (!role_is_expert(base->role)) return adapter_of_matrix(b->desc, base, &b->choices[i], part);
-    down = tensor_find(b->table, b->table->units[base->unit].owner, ROLE_EXPERT_DOWN_W);
+    const struct tensor_info *base = &b->table->tensors[i], *down = base;
+    if (role_is_expert(base->role)) down = tensor_find(b->table, b->table->units[base->unit].owner, ROLE_EXPERT_DOWN_W);
     const bool outer = down != base && b->choices[down - b->table->tensors].use == ADAPTER_LORA;
-    return adapter_of_experts(b->desc, base, &b->choices[i], part, outer);
+    return adapter_of(b->desc, base, &b->choices[i], part, outer);
 }
 
 static bool is_left_frozen(void *context, const struct tensor_info *tensor)
@@ -110,8 +90,8 @@ void adapter_extend_table(struct tensor_table *table, const struct model_desc *d
                                    .role = ROLE_LM_HEAD,
                                    .unit = tensor_table_head(table),
                                    .shape = {desc->vocab_size, desc->hidden_size}};
-        added[count++] = adapter_of_matrix(desc, &head, tied_head, PART_LORA_A);
-        added[count++] = adapter_of_matrix(desc, &head, tied_head, PART_LORA_B);
+        added[count++] = adapter_of(desc, &head, tied_head, PART_LORA_A, false);
+        added[count++] = adapter_of(desc, &head, tied_head, PART_LORA_B, false);
     }
     tensor_table_freeze(table, is_left_frozen, (void *)(uintptr_t)choices, added, count);
     table->adapted = true;

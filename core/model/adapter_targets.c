@@ -571,13 +571,6 @@ static enum status check_groups(const struct target_search *s, const struct adap
     return STATUS_OK;
 }
 
-static enum status find_saved(const struct target_search *s, struct adapter_choice *choices)
-{
-    for (int i = 0; i < s->num_modules; i++)
-        if (is_saved(&s->to_save, s->modules[i].name)) TRY(save_module(s, &s->modules[i], choices));
-    return check_groups(s, choices);
-}
-
 /* ---- names that match nothing -------------------------------------------- */
 
 static void note_unmatched(const struct target_search *s, const char *key, const char *name, bool found,
@@ -589,18 +582,14 @@ static void note_unmatched(const struct target_search *s, const char *key, const
     string_list_add(notices, line);
 }
 
-/* PEFT puts both names of a classifier's head into its files. */
-static bool is_head_name(const struct target_search *s, const char *name)
-{
-    return s->desc->num_labels > 0 && (strcmp(name, "classifier") == 0 || strcmp(name, "score") == 0);
-}
-
 static void note_list(const struct target_search *s, const char *key, const struct string_list *list, bool any_end,
                       struct string_list *notices)
 {
     for (int i = 0; i < list->count; i++) {
         const struct string_list one = {1, &list->items[i]};
-        bool found = is_head_name(s, list->items[i]);
+        /* PEFT puts both names of a classifier's head into its files */
+        bool found = s->desc->num_labels > 0 &&
+                     (strcmp(list->items[i], "classifier") == 0 || strcmp(list->items[i], "score") == 0);
         for (int k = 0; k < s->num_modules && !found; k++)
             found = any_end ? is_saved(&one, s->modules[k].name) : is_listed(&one, s->modules[k].name);
         for (int k = 0; k < s->found.count && !found; k++) found = is_listed(&one, s->found.items[k]);
@@ -658,7 +647,9 @@ static enum status target_search_run(struct target_search *s, struct adapter_cho
             TRY(scale_target(s, module->name, false,
                              module->tensor == TIED_HEAD ? tied_head : &choices[module->tensor]));
     }
-    return find_saved(s, choices);
+    for (int i = 0; i < s->num_modules; i++)
+        if (is_saved(&s->to_save, s->modules[i].name)) TRY(save_module(s, &s->modules[i], choices));
+    return check_groups(s, choices);
 }
 
 enum status adapter_choose(const struct adapter_settings *settings, const struct model_desc *desc,

@@ -760,14 +760,6 @@ enum status model_desc_from_spec(const json_t *config, struct model_desc *desc, 
     return read_whole_config(config, true, "model.config", desc, err);
 }
 
-/* Whether the folder has an adapter's configuration in the place of a model's. */
-static bool config_is_adapter(const char *folder, const char *config)
-{
-    char path[FS_PATH_MAX];
-    int n = snprintf(path, sizeof path, "%s/adapter_config.json", folder);
-    return n < (int)sizeof path && !fs_exists(config) && fs_exists(path);
-}
-
 /* The config.json of a folder, which is kept or is there, or the file that `path` is. */
 static enum status find_config(const char *path, char file[FS_PATH_MAX], struct error *err)
 {
@@ -790,13 +782,15 @@ enum status model_desc_keep(const char *path, struct error *err)
 enum status model_desc_load(const char *path, struct model_desc *desc, struct error *err)
 {
     memset(desc, 0, sizeof *desc);
-    char file[FS_PATH_MAX];
+    char file[FS_PATH_MAX], adapter[FS_PATH_MAX];
     size_t size;
     TRY(find_config(path, file, err));
-    if (config_is_adapter(path, file)) {
-        error_set(err, STATUS_USAGE, "'%s' holds a LoRA adapter (adapter_config.json), not a model", path);
-        return error_hint(err, "model.adapter takes it, and model.pretrained the folder of its base model");
-    }
+    TRY(fs_join(adapter, path, "adapter_config.json", STATUS_DATA, err));
+    if (!fs_exists(file) && fs_exists(adapter))
+        return error_set(err, STATUS_USAGE,
+                         "'%s' holds a LoRA adapter (adapter_config.json), not a model; hint: model.adapter takes it, "
+                         "and model.pretrained the folder of its base model",
+                         path);
     OWNED char *text = kept_files_read(file, &size);
     if (!text && !fs_exists(path) && model_folder_is_name(path)) return model_folder_missing(path, STATUS_DATA, err);
     if (!text && fs_read_file(file, 1 << 20, STATUS_DATA, &text, &size, err) != STATUS_OK)

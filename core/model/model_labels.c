@@ -52,18 +52,19 @@ enum status model_desc_classify(struct model_desc *desc, int64_t num_labels, str
 {
     ASSERT(num_labels >= 2);
     char class[MODEL_CLASS_MAX];
-    if (desc->num_labels > 0 && desc->num_labels != num_labels) {
-        error_set(err, STATUS_USAGE, "the model is a classifier with %" PRId64 " labels, not %" PRId64,
-                  desc->num_labels, num_labels);
-        return error_hint(err, "start from the language model, or use data with the same labels");
-    }
+    if (desc->num_labels > 0 && desc->num_labels != num_labels)
+        return error_set(err, STATUS_USAGE,
+                         "the model is a classifier with %" PRId64 " labels, not %" PRId64
+                         "; hint: start from the language model, or use data with the same labels",
+                         desc->num_labels, num_labels);
     if (desc->num_labels > 0) return STATUS_OK;
-    if (!model_family_classifies(desc->family) || desc->multimodal) {
-        error_set(err, STATUS_USAGE, "model.task: sequence_classification is not supported yet for '%s'",
-                  desc->multimodal ? json_string_value(json_object_get(desc->source, "model_type"))
-                                   : model_family_name(desc->family));
-        return error_hint(err, MODEL_CLASSIFYING_FAMILIES " classify");
-    }
+    if (!model_family_classifies(desc->family) || desc->multimodal)
+        return error_set(
+            err, STATUS_USAGE,
+            "model.task: sequence_classification is not supported yet for '%s'; hint: " MODEL_CLASSIFYING_FAMILIES
+            " classify",
+            desc->multimodal ? json_string_value(json_object_get(desc->source, "model_type"))
+                             : model_family_name(desc->family));
     desc->num_labels = num_labels;
     desc->new_head = true;
     desc->tied = false;

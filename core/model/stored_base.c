@@ -7,11 +7,6 @@
 
 /* ---- which tensors ------------------------------------------------------- */
 
-static bool stored_is_head(const struct tensor_info *tensor)
-{
-    return tensor->role == ROLE_LM_HEAD || tensor->role == ROLE_SCORE_W;
-}
-
 /* Whether the tensor is the matrix of a layer that transformers quantizes: a linear one. To bitsandbytes experts are
  * none, and routers never are. */
 static bool stored_is_linear(enum quantization_method method, const struct tensor_info *tensor)
@@ -39,7 +34,7 @@ static bool stored_is_skipped(const struct quantization_settings *settings, cons
 {
     for (int i = 0; i < settings->skip.count; i++)
         if (stored_key_names(settings->skip.items[i], tensor)) return true;
-    return !settings->has_skip && stored_is_head(tensor);
+    return !settings->has_skip && (tensor->role == ROLE_LM_HEAD || tensor->role == ROLE_SCORE_W);
 }
 
 static bool stored_is_quantized(const struct quantization_settings *settings, const struct tensor_info *tensor)
@@ -64,11 +59,11 @@ enum status stored_matrix_check(enum quantization_method method, const struct mo
                                 const struct tensor_info *matrix, struct error *err)
 {
     const int64_t multiple = method == QUANTIZATION_MXFP4 ? MXFP4_BLOCK : method == QUANTIZATION_NF4 ? 2 : 1;
-    if (desc->weights_in_out) {
-        error_set(err, STATUS_USAGE, "the matrices of %s are (in, out), and are not quantized",
-                  model_family_name(desc->family));
-        return error_hint(err, "another model, or its unquantized weights without model.quantization_config");
-    }
+    if (desc->weights_in_out)
+        return error_set(err, STATUS_USAGE,
+                         "the matrices of %s are (in, out), and are not quantized; hint: another model, or its "
+                         "unquantized weights without model.quantization_config",
+                         model_family_name(desc->family));
     if (matrix->shape[1] % multiple)
         return error_set(err, STATUS_USAGE, "'%s' has %" PRId64 " columns; in 4 bits they are a multiple of %" PRId64,
                          matrix->name, matrix->shape[1], multiple);
@@ -85,11 +80,6 @@ enum status stored_base_check(const struct stored_settings *settings, const stru
 }
 
 /* ---- layout -------------------------------------------------------------- */
-
-static int64_t stored_blocks(int64_t n, int64_t block)
-{
-    return (n + block - 1) / block;
-}
 
 static void stored_begin_parts(struct stored_tensor *stored)
 {
@@ -109,14 +99,14 @@ struct stored_tensor stored_quantized(const struct tensor_info *tensor, const st
                                    .dtype = nf4 ? settings->weights : DTYPE_F32,
                                    .block = NF4_BLOCK,
                                    .nested_block = NF4_NESTED_BLOCK};
-    const int64_t scales = nf4                         ? stored_blocks(tensor->numel, NF4_BLOCK)
-                           : format == QUANTIZED_MXFP4 ? tensor->numel / MXFP4_BLOCK
-                                                       : stored_blocks(tensor->shape[0], FP8_BLOCK) *
-                                                             stored_blocks(tensor->shape[1], FP8_BLOCK);
+    const int64_t scales = nf4 ? ceil_div(tensor->numel, NF4_BLOCK)
+                           : format == QUANTIZED_MXFP4
+                               ? tensor->numel / MXFP4_BLOCK
+                               : ceil_div(tensor->shape[0], FP8_BLOCK) * ceil_div(tensor->shape[1], FP8_BLOCK);
     stored.bytes[STORED_CODES] = format == QUANTIZED_FP8 ? tensor->numel : tensor->numel / 2;
     stored.bytes[STORED_SCALES] = scales * (nested || format == QUANTIZED_MXFP4 ? 1 : (int64_t)sizeof(float));
     if (nested) {
-        stored.bytes[STORED_NESTED_SCALES] = stored_blocks(scales, NF4_NESTED_BLOCK) * (int64_t)sizeof(float);
+        stored.bytes[STORED_NESTED_SCALES] = ceil_div(scales, NF4_NESTED_BLOCK) * (int64_t)sizeof(float);
         stored.bytes[STORED_MAP] = DYNAMIC_MAP_SIZE * (int64_t)sizeof(float);
         stored.bytes[STORED_OFFSET] = sizeof(float);
     }
@@ -163,7 +153,7 @@ enum { STORED_PIECE = 1 << 18 }; /* elements at a time; whole blocks */
 static enum status stored_quantize(const struct tensor_info *info, const struct stored_tensor *stored, int tensor,
                                    const struct stored_source *source, uint8_t *out, struct error *err)
 {
-    const int64_t blocks = stored_blocks(info->numel, stored->block);
+    const int64_t blocks = ceil_div(info->numel, stored->block);
     uint8_t *codes = out + stored->begin[STORED_CODES], *scale_codes = out + stored->begin[STORED_SCALES];
     OWNED float *piece = memory_alloc(STORED_PIECE * sizeof *piece);
     OWNED float *apart = stored->nested ? memory_alloc((size_t)blocks * sizeof *apart) : NULL;

@@ -164,16 +164,8 @@ static inline double optimizer_muon_factor(const struct optimizer_settings *sett
 /* Values of state for each parameter, apart from master weights; one of Muon's matrices: the other is zero. */
 static inline int optimizer_moments(const struct optimizer_settings *settings)
 {
-    switch (settings->type) {
-    case OPTIMIZER_ADAMW:
-    case OPTIMIZER_MUON:
-    case OPTIMIZER_ADAMW8BIT:
-    case OPTIMIZER_ADAM: return 2;
-    case OPTIMIZER_LION: return 1;
-    case OPTIMIZER_SGD: return settings->momentum != 0;
-    case OPTIMIZER_COUNT: break;
-    }
-    return 2;
+    if (settings->type == OPTIMIZER_SGD) return settings->momentum != 0;
+    return settings->type == OPTIMIZER_LION ? 1 : 2;
 }
 
 /* ---- ZeRO and its offload ------------------------------------------------ */
