@@ -95,40 +95,24 @@ static const char *model_family_list(char *text, size_t size)
 
 /* ---- refusals and notices ------------------------------------------------ */
 
-enum {
-    GPT2 = 1LL << FAMILY_GPT2,
-    LLAMA = 1LL << FAMILY_LLAMA,
-    MISTRAL = 1LL << FAMILY_MISTRAL,
-    QWEN2 = 1LL << FAMILY_QWEN2
-};
-enum { QWEN3 = 1LL << FAMILY_QWEN3, PHI3 = 1LL << FAMILY_PHI3, GRANITE = 1LL << FAMILY_GRANITE };
-enum { SMOLLM3 = 1LL << FAMILY_SMOLLM3, BERT = 1LL << FAMILY_BERT };
-enum { OLMO2 = 1LL << FAMILY_OLMO2, OLMO = OLMO2 | 1LL << FAMILY_OLMO3 };
-enum { GEMMA2 = 1LL << FAMILY_GEMMA2, GEMMA3 = 1LL << FAMILY_GEMMA3, GEMMA = GEMMA2 | GEMMA3 };
-enum { GEMMA4 = 1LL << FAMILY_GEMMA4, GEMMAS = GEMMA | GEMMA4 };
-enum { GLM4 = 1LL << FAMILY_GLM4, GLM = GLM4 | 1LL << FAMILY_GLM, MINISTRAL3 = 1LL << FAMILY_MINISTRAL3 };
-enum { GPTJ = 1LL << FAMILY_GPTJ, GPT_NEOX = 1LL << FAMILY_GPT_NEOX, PHI = 1LL << FAMILY_PHI };
-enum { COHERE2 = 1LL << FAMILY_COHERE2, COHERE = COHERE2 | 1LL << FAMILY_COHERE };
-enum { STARCODER2 = 1LL << FAMILY_STARCODER2, EXAONE4 = 1LL << FAMILY_EXAONE4, SEED_OSS = 1LL << FAMILY_SEED_OSS };
-enum { QWEN3_5 = 1LL << FAMILY_QWEN3_5 };
-enum { QWEN3_MOE = 1LL << FAMILY_QWEN3_MOE, QWEN2_MOE = 1LL << FAMILY_QWEN2_MOE, MIXTRAL = 1LL << FAMILY_MIXTRAL };
-enum { OLMOE = 1LL << FAMILY_OLMOE, GRANITE_MOE = 1LL << FAMILY_GRANITE_MOE, GPT_OSS = 1LL << FAMILY_GPT_OSS };
-enum { GLM4_MOE = 1LL << FAMILY_GLM4_MOE };
+#define FAMILY_BIT(name) name = 1LL << FAMILY_##name,
+enum { MODEL_FAMILIES(FAMILY_BIT) };
+enum { OLMO = OLMO2 | OLMO3, GEMMA = GEMMA2 | GEMMA3, GEMMAS = GEMMA | GEMMA4, GLMS = GLM | GLM4 };
+enum { COHERES = COHERE | COHERE2 };
 enum { EXPERTS = QWEN3_MOE | QWEN2_MOE | MIXTRAL | OLMOE | GRANITE_MOE | GPT_OSS | GLM4_MOE };
 enum { ALL = (1LL << FAMILY_COUNT) - 1, CAUSAL = ALL & ~BERT, ROTARY = CAUSAL & ~GPT2 };
 /* of the model's parts */
-enum { LAYER_NORM = GPT2 | BERT | GPTJ | GPT_NEOX | PHI | COHERE | STARCODER2, BIASED = LAYER_NORM & ~COHERE };
+enum { LAYER_NORM = GPT2 | BERT | GPTJ | GPT_NEOX | PHI | COHERES | STARCODER2, BIASED = LAYER_NORM & ~COHERES };
 enum {
     UNGATED = BIASED,
     OLD_NAMES = GPT2 | GPTJ,
-    WITHOUT_WINDOW =
-        BERT | GPT2 | LLAMA | GRANITE | OLMO2 | GLM | GPTJ | 1LL << FAMILY_QWEN3_5 | OLMOE | GRANITE_MOE | GLM4_MOE
+    WITHOUT_WINDOW = BERT | GPT2 | LLAMA | GRANITE | OLMO2 | GLMS | GPTJ | QWEN3_5 | OLMOE | GRANITE_MOE | GLM4_MOE
 };
 enum {
-    ATTENTION_BIAS = LLAMA | QWEN3 | QWEN3_5 | GRANITE | SMOLLM3 | OLMO | GEMMAS | GLM | GPT_NEOX | COHERE | SEED_OSS |
-                     (EXPERTS & ~(QWEN2_MOE | MIXTRAL))
+    ATTENTION_BIAS = LLAMA | QWEN3 | QWEN3_5 | GRANITE | SMOLLM3 | OLMO | GEMMAS | GLMS | GPT_NEOX | COHERES |
+                     SEED_OSS | (EXPERTS & ~(QWEN2_MOE | MIXTRAL))
 };
-enum { MLP_BIAS = LLAMA | GRANITE | SMOLLM3 | SEED_OSS, LAYER_NORM_EPS = BERT | GPT_NEOX | PHI | COHERE };
+enum { MLP_BIAS = LLAMA | GRANITE | SMOLLM3 | SEED_OSS, LAYER_NORM_EPS = BERT | GPT_NEOX | PHI | COHERES };
 
 /* Keys of these families that have one supported value. */
 struct limited_key {
@@ -155,7 +139,7 @@ static const struct limited_key REFUSALS[] = {
     {{"enable_moe_block"}, GEMMA4, "false", "Gemma 4 without experts is"},
     {{"attn_output_gate"}, QWEN3_5, "true", "attention has a gate"},
     {{"qk_layernorm"}, PHI, "false", "norms of q and k are not supported here"},
-    {{"use_qk_norm"}, COHERE & ~COHERE2, "false", "norms of q and k are not supported here"},
+    {{"use_qk_norm"}, COHERE, "false", "norms of q and k are not supported here"},
     {{"clip_qkv"}, OLMOE, "null", "q, k and v are not clipped"},
     {{"router_jitter_noise"}, MIXTRAL, "0", "routers without noise are supported"},
 };
@@ -170,7 +154,7 @@ static const struct limited_key REMARKS[] = {
     {{"attention_out_bias"}, ALL & ~SEED_OSS, "false", NO_EFFECT},
     {{"mlp_bias"}, ALL & ~MLP_BIAS & ~(BERT | GPT2), "false", NO_EFFECT},
     {{"use_bias"}, ALL & ~STARCODER2, "true", NO_EFFECT},
-    {{"sliding_window"}, WITHOUT_WINDOW | GPT_NEOX | PHI | SEED_OSS | (COHERE & ~COHERE2), "null", NO_EFFECT},
+    {{"sliding_window"}, WITHOUT_WINDOW | GPT_NEOX | PHI | SEED_OSS | COHERE, "null", NO_EFFECT},
     {{"use_sliding_window"}, WITHOUT_WINDOW, "false", NO_EFFECT},
     {{"use_sliding_window"},
      ROTARY & ~(WITHOUT_WINDOW | QWEN2 | QWEN3 | SMOLLM3 | QWEN2_MOE | QWEN3_MOE),
@@ -192,12 +176,12 @@ static const struct limited_key REMARKS[] = {
     {{"attn_logit_softcapping"}, ALL & ~GEMMA2, "null", NO_EFFECT},
     {{"final_logit_softcapping"}, ALL & ~GEMMAS, "null", NO_EFFECT},
     {{"query_pre_attn_scalar"}, ALL & ~GEMMA, "null", NO_EFFECT},
-    {{"logit_scale"}, ALL & ~COHERE, "1", NO_EFFECT},
+    {{"logit_scale"}, ALL & ~COHERES, "1", NO_EFFECT},
     {{"logits_scaling", "attention_multiplier"}, ALL & ~(GRANITE | GRANITE_MOE), "1", NO_EFFECT},
     {{"embedding_multiplier", "residual_multiplier"}, ALL & ~(GRANITE | GRANITE_MOE), "1", NO_EFFECT},
     {{"clip_qkv"}, ALL & ~OLMOE, "null", NO_EFFECT},
     {{"qk_layernorm"}, ALL & ~PHI, "false", NO_EFFECT},
-    {{"use_qk_norm"}, ALL & ~(QWEN3 | COHERE | GLM4_MOE), "false", NO_EFFECT},
+    {{"use_qk_norm"}, ALL & ~(QWEN3 | COHERES | GLM4_MOE), "false", NO_EFFECT},
     {{"use_parallel_residual"}, ALL & ~GPT_NEOX, "false", NO_EFFECT},
     {{"rotary_dim"}, ALL & ~GPTJ, "null", NO_EFFECT},
     {{"rotary_pct", "rotary_emb_base"}, ALL & ~GPT_NEOX, "1", NO_EFFECT},
@@ -296,7 +280,7 @@ void model_desc_set_dropout(struct model_desc *desc, double rate)
 
 bool model_family_classifies(enum model_family family)
 {
-    return (1LL << family & ~(GRANITE | OLMO | COHERE | QWEN3_5 | GEMMA4 | EXPERTS)) != 0;
+    return (1LL << family & ~(GRANITE | OLMO | COHERES | QWEN3_5 | GEMMA4 | EXPERTS)) != 0;
 }
 
 #define CLASSIFIER "ForSequenceClassification"
@@ -616,15 +600,15 @@ static void read_biases(struct config_reader *reader, struct model_desc *desc)
     if (family & STARCODER2) desc->qkv_bias = desc->mlp_bias = reader_bool(reader, "use_bias", true);
     if (family & QWEN2_MOE) desc->qkv_bias = reader_bool(reader, "qkv_bias", true);
     if (family & ATTENTION_BIAS)
-        desc->qkv_bias = reader_bool(reader, "attention_bias", family & (GLM | GPT_NEOX | SEED_OSS | GPT_OSS));
+        desc->qkv_bias = reader_bool(reader, "attention_bias", family & (GLMS | GPT_NEOX | SEED_OSS | GPT_OSS));
     if (family & MLP_BIAS) desc->mlp_bias = reader_bool(reader, "mlp_bias", false);
-    desc->o_bias = desc->qkv_bias && !(family & (QWEN2 | GLM | SEED_OSS | QWEN2_MOE | GLM4_MOE));
+    desc->o_bias = desc->qkv_bias && !(family & (QWEN2 | GLMS | SEED_OSS | QWEN2_MOE | GLM4_MOE));
     if (family & SEED_OSS) desc->o_bias = reader_bool(reader, "attention_out_bias", false);
 }
 
 static enum residual_kind config_residual(struct config_reader *reader, const struct model_desc *desc)
 {
-    if (1LL << desc->family & (GPTJ | PHI | COHERE)) return RESIDUAL_PARALLEL_ONE_NORM;
+    if (1LL << desc->family & (GPTJ | PHI | COHERES)) return RESIDUAL_PARALLEL_ONE_NORM;
     const bool neox = desc->family == FAMILY_GPT_NEOX;
     return neox && reader_bool(reader, "use_parallel_residual", true) ? RESIDUAL_PARALLEL : RESIDUAL_IN_TURN;
 }
@@ -666,14 +650,14 @@ static void config_blocks(struct config_reader *reader, struct model_desc *desc)
     desc->weights_in_out = desc->scale_residual_init = family & GPT2;
     desc->fused_qkv = family & (GPT2 | PHI3 | GPT_NEOX);
     desc->qkv_by_head = family & GPT_NEOX;
-    desc->fused_gate_up = family & (PHI3 | GLM);
-    desc->rope_pairs = family & (GLM | GPTJ | COHERE);
+    desc->fused_gate_up = family & (PHI3 | GLMS);
+    desc->rope_pairs = family & (GLMS | GPTJ | COHERES);
     desc->bidirectional = desc->embedding_norm = desc->pooler = family & BERT;
     read_biases(reader, desc);
     read_activation(reader, desc);
     if (family & BERT) desc->num_types = reader_int(reader, "type_vocab_size", 2, 1, 1 << 16);
     if (family & (GRANITE | GRANITE_MOE)) read_multipliers(reader, desc);
-    if (family & COHERE) desc->logit_multiplier = reader_positive(reader, "logit_scale", 0.0625);
+    if (family & COHERES) desc->logit_multiplier = reader_positive(reader, "logit_scale", 0.0625);
     if (family & GEMMA) read_gemma(reader, desc);
     if (family & GEMMA4) read_gemma4(reader, desc);
     if (family & QWEN3_5) read_delta(reader, desc);

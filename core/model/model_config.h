@@ -16,42 +16,43 @@
 
 __BEGIN_DECLS
 
-enum model_family {
-    FAMILY_GPT2,
-    FAMILY_LLAMA,
-    FAMILY_MISTRAL,
-    FAMILY_QWEN2,
-    FAMILY_QWEN3,
-    FAMILY_PHI3,
-    FAMILY_GRANITE,
-    FAMILY_SMOLLM3,
-    FAMILY_OLMO2,
-    FAMILY_OLMO3,
-    FAMILY_BERT,
-    FAMILY_GEMMA2,
-    FAMILY_GEMMA3,
-    FAMILY_GLM,
-    FAMILY_GLM4,
-    FAMILY_MINISTRAL3,
-    FAMILY_GPTJ,
-    FAMILY_GPT_NEOX,
-    FAMILY_PHI,
-    FAMILY_COHERE,
-    FAMILY_COHERE2,
-    FAMILY_STARCODER2,
-    FAMILY_EXAONE4,
-    FAMILY_SEED_OSS,
-    FAMILY_QWEN3_5,
-    FAMILY_GEMMA4,
-    FAMILY_QWEN3_MOE,
-    FAMILY_QWEN2_MOE,
-    FAMILY_MIXTRAL,
-    FAMILY_OLMOE,
-    FAMILY_GRANITE_MOE,
-    FAMILY_GPT_OSS,
-    FAMILY_GLM4_MOE,
-    FAMILY_COUNT
-};
+#define MODEL_FAMILIES(X) \
+    X(GPT2)               \
+    X(LLAMA)              \
+    X(MISTRAL)            \
+    X(QWEN2)              \
+    X(QWEN3)              \
+    X(PHI3)               \
+    X(GRANITE)            \
+    X(SMOLLM3)            \
+    X(OLMO2)              \
+    X(OLMO3)              \
+    X(BERT)               \
+    X(GEMMA2)             \
+    X(GEMMA3)             \
+    X(GLM)                \
+    X(GLM4)               \
+    X(MINISTRAL3)         \
+    X(GPTJ)               \
+    X(GPT_NEOX)           \
+    X(PHI)                \
+    X(COHERE)             \
+    X(COHERE2)            \
+    X(STARCODER2)         \
+    X(EXAONE4)            \
+    X(SEED_OSS)           \
+    X(QWEN3_5)            \
+    X(GEMMA4)             \
+    X(QWEN3_MOE)          \
+    X(QWEN2_MOE)          \
+    X(MIXTRAL)            \
+    X(OLMOE)              \
+    X(GRANITE_MOE)        \
+    X(GPT_OSS)            \
+    X(GLM4_MOE)
+
+#define MODEL_FAMILY(name) FAMILY_##name,
+enum model_family { MODEL_FAMILIES(MODEL_FAMILY) FAMILY_COUNT };
 enum model_task { TASK_CAUSAL_LM, TASK_SEQUENCE_CLASSIFICATION };
 enum norm_kind { NORM_LAYER, NORM_RMS };
 /* Where a block has its norms: on the input of attention and MLP; on their output (OLMo); on both (Gemma); or on the
