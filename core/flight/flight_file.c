@@ -130,16 +130,11 @@ static json_t *flight_parse_head(const char block[HEAD_BYTES], uint64_t *count)
     return XXH3_64bits(text, length) == hash ? json_loadb(text, length, 0, NULL) : NULL;
 }
 
-/* false: a number cannot be added to others. */
-static bool file_take_head(const json_t *json, struct flight_record *r)
+/* false: it is no head, or a number cannot be added to others. */
+static bool file_take_head(json_t *json, struct flight_record *r)
 {
     struct flight_head *h = &r->head;
-    char process[8], reason[32], failure[32];
-    const struct {
-        const char *name;
-        int *to;
-    } ints[] = {{"rank", &h->rank},       {"world", &h->world},     {"pid", &h->pid},     {"code", &h->code},
-                {"culprit", &h->culprit}, {"witness", &h->witness}, {"asked", &h->asked}, {"bad_rank", &h->bad_rank}};
+    const char *host, *error, *waiting, *tensor, *process, *reason, *failure;
     const struct {
         const char *name;
         int64_t *to;
@@ -148,27 +143,22 @@ static bool file_take_head(const json_t *json, struct flight_record *r)
                  {"phase", &r->phase},         {"phase_since", &r->phase_since},
                  {"step", &r->step},           {"micro", &r->micro},
                  {"next", &r->next},           {"median_step", &r->median_step}};
-    const struct {
-        const char *name;
-        char *to;
-        size_t room;
-    } texts[] = {{"host", h->host, sizeof h->host},          {"error", h->error, sizeof h->error},
-                 {"waiting", h->waiting, sizeof h->waiting}, {"bad_tensor", h->bad_tensor, sizeof h->bad_tensor},
-                 {"process", process, sizeof process},       {"reason", reason, sizeof reason},
-                 {"failure", failure, sizeof failure}};
+    if (json_unpack(json, "{si si si si si si si si sF ss ss ss ss ss ss ss}", "rank", &h->rank, "world", &h->world,
+                    "pid", &h->pid, "code", &h->code, "culprit", &h->culprit, "witness", &h->witness, "asked",
+                    &h->asked, "bad_rank", &h->bad_rank, "interval", &h->interval, "host", &host, "error", &error,
+                    "waiting", &waiting, "bad_tensor", &tensor, "process", &process, "reason", &reason, "failure",
+                    &failure) != 0)
+        return false;
+    snprintf(h->host, sizeof h->host, "%s", host);
+    snprintf(h->error, sizeof h->error, "%s", error);
+    snprintf(h->waiting, sizeof h->waiting, "%s", waiting);
+    snprintf(h->bad_tensor, sizeof h->bad_tensor, "%s", tensor);
+    h->process = process[0] ? process[0] : '?';
     bool moderate = true;
-    for (size_t i = 0; i < COUNT_OF(ints); i++)
-        *ints[i].to = (int)json_integer_value(json_object_get(json, ints[i].name));
     for (size_t i = 0; i < COUNT_OF(longs); i++) {
         *longs[i].to = json_integer_value(json_object_get(json, longs[i].name));
         moderate &= *longs[i].to >= 0 && *longs[i].to < INT64_C(1) << 62;
     }
-    for (size_t i = 0; i < COUNT_OF(texts); i++) {
-        const char *text = json_string_value(json_object_get(json, texts[i].name));
-        snprintf(texts[i].to, texts[i].room, "%s", text ? text : "");
-    }
-    h->interval = json_number_value(json_object_get(json, "interval"));
-    h->process = process[0] ? process[0] : '?';
     for (int i = 0; i < FLIGHT_REASON_COUNT; i++)
         if (!strcmp(reason, reasons[i])) h->reason = (enum flight_reason)i;
     for (int i = 0; i < FAILURE_COUNT; i++)

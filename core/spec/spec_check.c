@@ -30,17 +30,13 @@ bool spec_foreign_is_on(const struct spec_node *node)
 
 static void check_verdict(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
-    switch (key->verdict) {
-    case VERDICT_USED:
-    case VERDICT_ALIAS:
-    case VERDICT_SYNONYM: return;
-    case VERDICT_LATER:
+    if (key->verdict == VERDICT_LATER)
         spec_error(ctx, node->key_pos, "'%s' is not supported yet: %s; hint: remove it%s%s", key->path, key->help,
                    key->fallback ? " or leave it at " : "", key->fallback ? key->fallback : "");
-        return;
-    case VERDICT_REFUSED: spec_error(ctx, node->key_pos, "'%s' is not supported: %s", key->path, key->help); return;
-    case VERDICT_NOTICE: spec_notice(ctx, node->key_pos, "'%s' has no effect here: %s", key->path, key->help); return;
-    }
+    else if (key->verdict == VERDICT_REFUSED)
+        spec_error(ctx, node->key_pos, "'%s' is not supported: %s", key->path, key->help);
+    else if (key->verdict == VERDICT_NOTICE)
+        spec_notice(ctx, node->key_pos, "'%s' has no effect here: %s", key->path, key->help);
 }
 
 /* Whether "auto" is not a value of the key: a text, or a choice of this name. */
