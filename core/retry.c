@@ -10,11 +10,6 @@ static bool is_stopped(const struct retry *retry)
     return retry->stopped && retry->stopped() != 0;
 }
 
-static void rest(const struct retry *retry, double due)
-{
-    for (double left; !is_stopped(retry) && (left = due - seconds_now()) > 0;) heartbeat_pause(fmin(left, glance));
-}
-
 bool retry_again(struct retry *retry, enum status *status, struct error *err)
 {
     double now = seconds_now();
@@ -25,7 +20,8 @@ bool retry_again(struct retry *retry, enum status *status, struct error *err)
         if (retry->limit > 0) log_warn("reading is tried again for %.3g s: %s", retry->limit, err->text);
     }
     if (now >= retry->end) return false;
-    rest(retry, fmin(now + retry->pause, retry->end));
+    const double due = fmin(now + retry->pause, retry->end);
+    for (double left; !is_stopped(retry) && (left = due - seconds_now()) > 0;) heartbeat_pause(fmin(left, glance));
     retry->pause = fmin(2 * retry->pause, longest_pause);
     if (!is_stopped(retry)) return true;
     log_warn("stopped on request while reading was tried again");

@@ -221,21 +221,19 @@ static json_t *written_saved(const struct adapter_settings *settings, const stru
 json_t *adapter_config_to_json(const struct adapter_settings *settings, const struct model_desc *desc,
                                const struct tensor_table *table, const char *base_model)
 {
-    static const char *const nulls[] = {"auto_mapping", "layers_pattern", "layers_to_transform", "megatron_config",
-                                        "revision"};
     const double alpha = settings->lora_alpha;
     json_t *json =
-        json_pack("{ss, ss?, ss, ss, sb, sb, sb, sI, sf, sb, so, so, so, so, so, s{}, ss, sb}", "peft_type", "LORA",
-                  "base_model_name_or_path", base_model, "bias", "none", "task_type",
+        json_pack("{ss, ss?, ss, ss, sb, sb, sb, sI, sf, sb, so, so, so, so, so, s{}, ss, sb, sn, sn, sn, sn, sn}",
+                  "peft_type", "LORA", "base_model_name_or_path", base_model, "bias", "none", "task_type",
                   desc->num_labels > 0 ? "SEQ_CLS" : "CAUSAL_LM", "fan_in_fan_out", desc->weights_in_out,
                   "inference_mode", true, "init_lora_weights", true, "r", (json_int_t)settings->r, "lora_dropout",
                   settings->lora_dropout, "use_rslora", settings->use_rslora, "lora_alpha", spec_number_json(alpha),
                   "target_modules", list_written_targets(desc, table), "modules_to_save", written_saved(settings, desc),
                   "rank_pattern", spec_adapter_patterns(settings->rank_pattern, settings->num_rank_patterns),
                   "alpha_pattern", spec_adapter_patterns(settings->alpha_pattern, settings->num_alpha_patterns),
-                  "loftq_config", "megatron_core", "megatron.core", "use_dora", false);
+                  "loftq_config", "megatron_core", "megatron.core", "use_dora", false, "auto_mapping", "layers_pattern",
+                  "layers_to_transform", "megatron_config", "revision");
     ASSERT(json);
-    for (size_t i = 0; i < COUNT_OF(nulls); i++) json_object_set_new(json, nulls[i], json_null());
     json_auto_t *parameters = list_written_parameters(desc, table);
     if (json_is_array(parameters)) json_object_set(json, "target_parameters", parameters);
     if (adapter_doubles_gate_up(settings, desc, table)) { /* as PEFT writes it, after the patterns that were given */

@@ -10,16 +10,8 @@
 #include "core/spec/spec_keys.h"
 
 /* What an item may set beside the keys of `peft`. */
-static const char *const own_sections[] = {"data", "optimizer", "scheduler", "gradient_clipping", "model"};
-
-static bool is_own_section(const char *key)
-{
-    const size_t length = strcspn(key, ".");
-    bool found = false;
-    for (size_t i = 0; i < COUNT_OF(own_sections); i++)
-        found |= strncmp(key, own_sections[i], length) == 0 && !own_sections[i][length];
-    return found;
-}
+static const char own_sections[] =
+    "data data.* optimizer optimizer.* scheduler scheduler.* gradient_clipping model model.*";
 
 /* Puts an item's value in the place of the spec's, key by key in sections. path: of the value. */
 static void put_in_place(struct spec_context *ctx, struct spec_node *root, const char *path,
@@ -86,7 +78,7 @@ struct spec_node *spec_adapters_pick(struct spec_context *ctx, const struct spec
     for (const struct spec_node *child = item->first; child; child = child->next)
         if (strcmp(child->key, "name") == 0)
             spec_override(ctx, picked, "run.name=", spec_copy(ctx, child));
-        else if (is_own_section(child->key))
+        else if (spec_has_word(own_sections, child->key))
             put_in_place(ctx, picked, child->key, child);
         else
             spec_attach(ctx, peft, spec_copy(ctx, child));

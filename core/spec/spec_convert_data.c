@@ -49,20 +49,14 @@ static const char *data_shards(struct data_sets *sets, const char *input, const 
     return found;
 }
 
-static bool data_is_file_name(const char *input)
-{
-    static const char *const ends[] = {".json", ".jsonl", ".csv", ".txt", ".parquet", ".gz", ".zst", ".arrow", ".tsv"};
-    for (size_t i = 0; i < COUNT_OF(ends); i++)
-        if (fs_has_suffix(input, ends[i])) return true;
-    return false;
-}
-
 /* Where the set is or will be: a word for a shell. */
 static const char *data_place(struct convert *c, const struct data_set *set, const char *shards)
 {
     const char *input = set->input;
+    const bool file = spec_text_stem(input) > 0 || fs_has_suffix(input, ".gz") || fs_has_suffix(input, ".zst") ||
+                      fs_has_suffix(input, ".arrow");
     if (fs_exists(input)) return data_word(c, input);
-    if (set->unlisted || data_is_file_name(input) || !model_folder_is_name(input)) {
+    if (set->unlisted || file || !model_folder_is_name(input)) {
         convert_note(c, "the data '%s' are not here", input);
         return data_word(c, input);
     }

@@ -152,8 +152,7 @@ const struct spec_foreign_name spec_foreign_names[] = {
     {UNLISTED(RULE), "base_model_config", "model.config", NULL},
     {UNLISTED(RULE), "tokenizer_config tokenizer_name_or_path", "model.tokenizer", NULL},
     {UNLISTED(RULE), "excess_length_strategy", "data.seq_length", "longer documents are cut"},
-    {UNLISTED(RULE), "packing", "data.packing", PACKING},
-    {UNLISTED(RULE), "packing_strategy padding_free batch_flattening", "data.packing", PACKING},
+    {UNLISTED(RULE), "packing packing_strategy padding_free batch_flattening", "data.packing", PACKING},
     {UNLISTED(RULE), "train_from_scratch", "model.config", NULL},
     {UNLISTED(RULE), "use_muon", "optimizer.type", "Muon"},
     {UNLISTED(RULE), "disable_gradient_checkpointing activation_offloading", "activation_checkpointing.policy", NULL},
@@ -164,11 +163,10 @@ const struct spec_foreign_name spec_foreign_names[] = {
     {UNLISTED(RULE), "float16", "bf16.enabled", NULL},
     {UNLISTED(RULE), "pretraining_dataset test_datasets dataset_name train_split_name", "data.train", TOKENIZE},
     {UNLISTED(RULE),
-     "dataset_text_field completion_only_loss assistant_only_loss dataset_train_split dataset_test_split", NULL,
-     TOKENIZE},
-    {UNLISTED(RULE), "dataset_config dataset_config_name validation_split_percentage test_split_size", NULL, TOKENIZE},
-    {UNLISTED(RULE), "train_on_prompt mask_history chat_template_path chat_template_jinja default_system", NULL,
-     TOKENIZE},
+     "dataset_text_field completion_only_loss assistant_only_loss dataset_train_split dataset_test_split "
+     "dataset_config dataset_config_name validation_split_percentage test_split_size train_on_prompt mask_history "
+     "chat_template_path chat_template_jinja default_system",
+     NULL, TOKENIZE},
     /* features that ztrain lacks, and what happens instead */
     {UNLISTED(MISSING), "rl reward_model process_reward_model ref_model", NULL, PREFERENCES},
     {UNLISTED(MISSING),
