@@ -101,13 +101,6 @@ struct tensor_rule {
     enum tensor_trait trait; /* or 0 */
 };
 
-/* The names of modules, by the role of their weight. What is not here is in `base`. */
-struct tensor_names {
-    const struct tensor_names *base;
-    const char *blocks; /* whose elements are the blocks */
-    const char *modules[ROLE_COUNT];
-};
-
 /* clang-format off */
 static const struct tensor_rule EMBEDDING[] = {
     /* role               module             rows        columns  needs                          init          trait */
@@ -199,121 +192,100 @@ static const struct tensor_rule HEAD[] = {
 /* clang-format on */
 
 #define LLAMA_MODULE(role, module) [ROLE_##role] = module,
-static const struct tensor_names LLAMA = {NULL, "model.layers", {TENSOR_ROLES(LLAMA_MODULE)}};
-static const struct tensor_names PHI3 = {&LLAMA, "model.layers", {[ROLE_GATE_W] = "mlp.gate_up_proj"}};
-static const struct tensor_names GLM4 = {
-    &PHI3, "model.layers", {[ROLE_POST1_W] = "post_self_attn_layernorm", [ROLE_POST2_W] = "post_mlp_layernorm"}};
-static const struct tensor_names GEMMA = {&LLAMA, "model.layers", {[ROLE_NORM2_W] = "pre_feedforward_layernorm"}};
-static const struct tensor_names STARCODER2 = {
-    &LLAMA, "model.layers", {[ROLE_UP_W] = "mlp.c_fc", [ROLE_DOWN_W] = "mlp.c_proj"}};
-static const struct tensor_names QWEN2_MOE = {&LLAMA,
-                                              "model.layers",
-                                              {[ROLE_SHARED_GATE_W] = "mlp.shared_expert.gate_proj",
-                                               [ROLE_SHARED_UP_W] = "mlp.shared_expert.up_proj",
-                                               [ROLE_SHARED_DOWN_W] = "mlp.shared_expert.down_proj",
-                                               [ROLE_SHARED_SCALE_W] = "mlp.shared_expert_gate"}};
-static const struct tensor_names MIXTRAL = {&LLAMA,
-                                            "model.layers",
-                                            {[ROLE_ROUTER_W] = "block_sparse_moe.gate",
-                                             [ROLE_EXPERT_GATE_W] = "block_sparse_moe.experts.*.w1",
-                                             [ROLE_EXPERT_UP_W] = "block_sparse_moe.experts.*.w3",
-                                             [ROLE_EXPERT_DOWN_W] = "block_sparse_moe.experts.*.w2"}};
-static const struct tensor_names GRANITE_MOE = {&LLAMA,
-                                                "model.layers",
-                                                {[ROLE_ROUTER_W] = "block_sparse_moe.router.layer",
-                                                 [ROLE_EXPERT_GATE_W] = "block_sparse_moe.input_linear.weight",
-                                                 [ROLE_EXPERT_DOWN_W] = "block_sparse_moe.output_linear.weight"}};
-static const struct tensor_names GPT_OSS = {&LLAMA,
-                                            "model.layers",
-                                            {[ROLE_SINKS] = "self_attn.sinks",
-                                             [ROLE_ROUTER_W] = "mlp.router",
-                                             [ROLE_EXPERT_GATE_W] = "mlp.experts.gate_up_proj",
-                                             [ROLE_EXPERT_GATE_B] = "mlp.experts.gate_up_proj_bias",
-                                             [ROLE_EXPERT_DOWN_W] = "mlp.experts.down_proj",
-                                             [ROLE_EXPERT_DOWN_B] = "mlp.experts.down_proj_bias"}};
-static const struct tensor_names PHI = {&LLAMA,
-                                        "model.layers",
-                                        {[ROLE_O_W] = "self_attn.dense",
-                                         [ROLE_UP_W] = "mlp.fc1",
-                                         [ROLE_DOWN_W] = "mlp.fc2",
-                                         [ROLE_FINAL_NORM_W] = "model.final_layernorm"}};
-static const struct tensor_names GPT2 = {&LLAMA,
-                                         "transformer.h",
-                                         {[ROLE_WTE] = "transformer.wte",
-                                          [ROLE_WPE] = "transformer.wpe",
-                                          [ROLE_NORM1_W] = "ln_1",
-                                          [ROLE_QKV_W] = "attn.c_attn",
-                                          [ROLE_O_W] = "attn.c_proj",
-                                          [ROLE_NORM2_W] = "ln_2",
-                                          [ROLE_UP_W] = "mlp.c_fc",
-                                          [ROLE_DOWN_W] = "mlp.c_proj",
-                                          [ROLE_FINAL_NORM_W] = "transformer.ln_f"}};
-static const struct tensor_names GPTJ = {&GPT2,
-                                         "transformer.h",
-                                         {[ROLE_Q_W] = "attn.q_proj",
-                                          [ROLE_K_W] = "attn.k_proj",
-                                          [ROLE_V_W] = "attn.v_proj",
-                                          [ROLE_O_W] = "attn.out_proj",
-                                          [ROLE_UP_W] = "mlp.fc_in",
-                                          [ROLE_DOWN_W] = "mlp.fc_out"}};
-static const struct tensor_names GPT_NEOX = {&LLAMA,
-                                             "gpt_neox.layers",
-                                             {[ROLE_WTE] = "gpt_neox.embed_in",
-                                              [ROLE_QKV_W] = "attention.query_key_value",
-                                              [ROLE_O_W] = "attention.dense",
-                                              [ROLE_UP_W] = "mlp.dense_h_to_4h",
-                                              [ROLE_DOWN_W] = "mlp.dense_4h_to_h",
-                                              [ROLE_FINAL_NORM_W] = "gpt_neox.final_layer_norm"}};
-static const struct tensor_names BERT = {NULL,
-                                         "bert.encoder.layer",
-                                         {[ROLE_WTE] = "bert.embeddings.word_embeddings",
-                                          [ROLE_WPE] = "bert.embeddings.position_embeddings",
-                                          [ROLE_WSE] = "bert.embeddings.token_type_embeddings",
-                                          [ROLE_EMBED_NORM_W] = "bert.embeddings.LayerNorm",
-                                          [ROLE_Q_W] = "attention.self.query",
-                                          [ROLE_K_W] = "attention.self.key",
-                                          [ROLE_V_W] = "attention.self.value",
-                                          [ROLE_O_W] = "attention.output.dense",
-                                          [ROLE_POST1_W] = "attention.output.LayerNorm",
-                                          [ROLE_UP_W] = "intermediate.dense",
-                                          [ROLE_DOWN_W] = "output.dense",
-                                          [ROLE_POST2_W] = "output.LayerNorm",
-                                          [ROLE_POOLER_W] = "bert.pooler.dense",
-                                          [ROLE_SCORE_W] = "classifier"}};
-
-/* The others have Llama's names. */
-static const struct tensor_names *const FAMILY_NAMES[FAMILY_COUNT] = {
-    [FAMILY_GPT2] = &GPT2,
-    [FAMILY_PHI3] = &PHI3,
-    [FAMILY_BERT] = &BERT,
-    [FAMILY_GEMMA2] = &GEMMA,
-    [FAMILY_GEMMA3] = &GEMMA,
-    [FAMILY_GEMMA4] = &GEMMA,
-    [FAMILY_GLM] = &PHI3,
-    [FAMILY_GLM4] = &GLM4,
-    [FAMILY_GPTJ] = &GPTJ,
-    [FAMILY_GPT_NEOX] = &GPT_NEOX,
-    [FAMILY_PHI] = &PHI,
-    [FAMILY_STARCODER2] = &STARCODER2,
-    [FAMILY_QWEN2_MOE] = &QWEN2_MOE,
-    [FAMILY_MIXTRAL] = &MIXTRAL,
-    [FAMILY_GRANITE_MOE] = &GRANITE_MOE,
-    [FAMILY_GPT_OSS] = &GPT_OSS,
+/* The names of modules, by the role of their weight. What a family lacks is in its base, and then in Llama. */
+static const char *const MODULES[FAMILY_COUNT][ROLE_COUNT] = {
+    [FAMILY_LLAMA] = {TENSOR_ROLES(LLAMA_MODULE)},
+    [FAMILY_PHI3] = {[ROLE_GATE_W] = "mlp.gate_up_proj"},
+    [FAMILY_GLM4] = {[ROLE_POST1_W] = "post_self_attn_layernorm", [ROLE_POST2_W] = "post_mlp_layernorm"},
+    [FAMILY_GEMMA2] = {[ROLE_NORM2_W] = "pre_feedforward_layernorm"},
+    [FAMILY_STARCODER2] = {[ROLE_UP_W] = "mlp.c_fc", [ROLE_DOWN_W] = "mlp.c_proj"},
+    [FAMILY_QWEN2_MOE] = {[ROLE_SHARED_GATE_W] = "mlp.shared_expert.gate_proj",
+                          [ROLE_SHARED_UP_W] = "mlp.shared_expert.up_proj",
+                          [ROLE_SHARED_DOWN_W] = "mlp.shared_expert.down_proj",
+                          [ROLE_SHARED_SCALE_W] = "mlp.shared_expert_gate"},
+    [FAMILY_MIXTRAL] = {[ROLE_ROUTER_W] = "block_sparse_moe.gate",
+                        [ROLE_EXPERT_GATE_W] = "block_sparse_moe.experts.*.w1",
+                        [ROLE_EXPERT_UP_W] = "block_sparse_moe.experts.*.w3",
+                        [ROLE_EXPERT_DOWN_W] = "block_sparse_moe.experts.*.w2"},
+    [FAMILY_GRANITE_MOE] = {[ROLE_ROUTER_W] = "block_sparse_moe.router.layer",
+                            [ROLE_EXPERT_GATE_W] = "block_sparse_moe.input_linear.weight",
+                            [ROLE_EXPERT_DOWN_W] = "block_sparse_moe.output_linear.weight"},
+    [FAMILY_GPT_OSS] = {[ROLE_SINKS] = "self_attn.sinks",
+                        [ROLE_ROUTER_W] = "mlp.router",
+                        [ROLE_EXPERT_GATE_W] = "mlp.experts.gate_up_proj",
+                        [ROLE_EXPERT_GATE_B] = "mlp.experts.gate_up_proj_bias",
+                        [ROLE_EXPERT_DOWN_W] = "mlp.experts.down_proj",
+                        [ROLE_EXPERT_DOWN_B] = "mlp.experts.down_proj_bias"},
+    [FAMILY_PHI] = {[ROLE_O_W] = "self_attn.dense",
+                    [ROLE_UP_W] = "mlp.fc1",
+                    [ROLE_DOWN_W] = "mlp.fc2",
+                    [ROLE_FINAL_NORM_W] = "model.final_layernorm"},
+    [FAMILY_GPT2] = {[ROLE_WTE] = "transformer.wte",
+                     [ROLE_WPE] = "transformer.wpe",
+                     [ROLE_NORM1_W] = "ln_1",
+                     [ROLE_QKV_W] = "attn.c_attn",
+                     [ROLE_O_W] = "attn.c_proj",
+                     [ROLE_NORM2_W] = "ln_2",
+                     [ROLE_UP_W] = "mlp.c_fc",
+                     [ROLE_DOWN_W] = "mlp.c_proj",
+                     [ROLE_FINAL_NORM_W] = "transformer.ln_f"},
+    [FAMILY_GPTJ] = {[ROLE_Q_W] = "attn.q_proj",
+                     [ROLE_K_W] = "attn.k_proj",
+                     [ROLE_V_W] = "attn.v_proj",
+                     [ROLE_O_W] = "attn.out_proj",
+                     [ROLE_UP_W] = "mlp.fc_in",
+                     [ROLE_DOWN_W] = "mlp.fc_out"},
+    [FAMILY_GPT_NEOX] = {[ROLE_WTE] = "gpt_neox.embed_in",
+                         [ROLE_QKV_W] = "attention.query_key_value",
+                         [ROLE_O_W] = "attention.dense",
+                         [ROLE_UP_W] = "mlp.dense_h_to_4h",
+                         [ROLE_DOWN_W] = "mlp.dense_4h_to_h",
+                         [ROLE_FINAL_NORM_W] = "gpt_neox.final_layer_norm"},
+    [FAMILY_BERT] = {[ROLE_WTE] = "bert.embeddings.word_embeddings",
+                     [ROLE_WPE] = "bert.embeddings.position_embeddings",
+                     [ROLE_WSE] = "bert.embeddings.token_type_embeddings",
+                     [ROLE_EMBED_NORM_W] = "bert.embeddings.LayerNorm",
+                     [ROLE_Q_W] = "attention.self.query",
+                     [ROLE_K_W] = "attention.self.key",
+                     [ROLE_V_W] = "attention.self.value",
+                     [ROLE_O_W] = "attention.output.dense",
+                     [ROLE_POST1_W] = "attention.output.LayerNorm",
+                     [ROLE_UP_W] = "intermediate.dense",
+                     [ROLE_DOWN_W] = "output.dense",
+                     [ROLE_POST2_W] = "output.LayerNorm",
+                     [ROLE_POOLER_W] = "bert.pooler.dense",
+                     [ROLE_SCORE_W] = "classifier"},
 };
 
-static const struct tensor_names *family_names(enum model_family family)
+static enum model_family base_family(enum model_family family)
 {
-    return FAMILY_NAMES[family] ? FAMILY_NAMES[family] : &LLAMA;
+    switch (family) {
+    case FAMILY_GLM:
+    case FAMILY_GLM4: return FAMILY_PHI3;
+    case FAMILY_GEMMA3:
+    case FAMILY_GEMMA4: return FAMILY_GEMMA2;
+    case FAMILY_GPTJ: return FAMILY_GPT2;
+    default: return FAMILY_LLAMA;
+    }
+}
+
+/* The list whose elements are the blocks. */
+static const char *blocks_name(enum model_family family)
+{
+    return family == FAMILY_GPT2 || family == FAMILY_GPTJ ? "transformer.h"
+           : family == FAMILY_GPT_NEOX                    ? "gpt_neox.layers"
+           : family == FAMILY_BERT                        ? "bert.encoder.layer"
+                                                          : "model.layers";
 }
 
 static const char *module_name(const struct model_desc *desc, enum tensor_role module)
 {
-    const struct tensor_names *names = family_names(desc->family);
-    while (!names->modules[module]) {
-        ASSERT(names->base);
-        names = names->base;
+    enum model_family family = desc->family;
+    while (!MODULES[family][module]) {
+        ASSERT(family != FAMILY_LLAMA);
+        family = base_family(family);
     }
-    return names->modules[module];
+    return MODULES[family][module];
 }
 
 /* layer: NULL outside of the blocks, where no tensor has its sizes. */
@@ -489,7 +461,7 @@ void tensor_table_build_for(const struct model_desc *desc, bool moment_blocks, s
     for (int layer = 0; layer < desc->num_layers; layer++) {
         char name[32], prefix[64];
         snprintf(name, sizeof name, "block %d", layer);
-        snprintf(prefix, sizeof prefix, "%s.%d.", family_names(desc->family)->blocks, layer);
+        snprintf(prefix, sizeof prefix, "%s.%d.", blocks_name(desc->family), layer);
         add_unit(table, desc, (struct unit_rules){name, prefix, BLOCK, COUNT_OF(BLOCK), &desc->layers[layer]});
     }
     add_unit(table, desc, (struct unit_rules){"head", "", HEAD, COUNT_OF(HEAD), NULL});
@@ -556,7 +528,7 @@ void tensor_table_release(struct tensor_table *table)
 
 void tensor_base_prefix(enum model_family family, char *prefix, size_t size)
 {
-    const char *blocks = family_names(family)->blocks;
+    const char *blocks = blocks_name(family);
     snprintf(prefix, size, "%.*s", (int)strcspn(blocks, "."), blocks);
 }
 
