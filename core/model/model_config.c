@@ -606,13 +606,6 @@ static void read_biases(struct config_reader *reader, struct model_desc *desc)
     if (family & SEED_OSS) desc->o_bias = reader_bool(reader, "attention_out_bias", false);
 }
 
-static enum residual_kind config_residual(struct config_reader *reader, const struct model_desc *desc)
-{
-    if (1LL << desc->family & (GPTJ | PHI | COHERES)) return RESIDUAL_PARALLEL_ONE_NORM;
-    const bool neox = desc->family == FAMILY_GPT_NEOX;
-    return neox && reader_bool(reader, "use_parallel_residual", true) ? RESIDUAL_PARALLEL : RESIDUAL_IN_TURN;
-}
-
 /* Qwen3.5's layers with a gated delta rule, and the gate of the others. */
 static void read_delta(struct config_reader *reader, struct model_desc *desc)
 {
@@ -643,7 +636,8 @@ static void config_blocks(struct config_reader *reader, struct model_desc *desc)
                        : family & (GEMMAS | GLM4) ? NORM_BOTH
                        : family & BERT            ? NORM_AFTER_RESIDUAL
                                                   : NORM_BEFORE;
-    desc->residual = config_residual(reader, desc);
+    desc->residual = family & (GPTJ | PHI | COHERES) ? RESIDUAL_PARALLEL_ONE_NORM : RESIDUAL_IN_TURN;
+    if (family & GPT_NEOX && reader_bool(reader, "use_parallel_residual", true)) desc->residual = RESIDUAL_PARALLEL;
     const bool head_norms = family & (QWEN3 | QWEN3_5 | GEMMA3 | GEMMA4 | EXAONE4 | QWEN3_MOE) ||
                             (family & GLM4_MOE && reader_bool(reader, "use_qk_norm", false));
     desc->qk_norm = head_norms ? QK_NORM_HEADS : family & (OLMO | OLMOE) ? QK_NORM_PROJECTION : QK_NORM_NONE;

@@ -51,12 +51,6 @@ static void read_rotary_dim(struct config_reader *reader, struct rope_object obj
                     factor, (long long)desc->head_dim, (long long)((double)desc->head_dim * factor));
 }
 
-static bool is_longrope(const char *type, const struct rope_facts *facts)
-{
-    bool early_phi3 = !facts->scaling && (strcmp(type, "su") == 0 || strcmp(type, "yarn") == 0);
-    return strcmp(type, "longrope") == 0 || early_phi3;
-}
-
 static void read_type(struct rope_object object, struct rope_desc *rope, bool proportional)
 {
     static const char *const NAMES[] = {
@@ -68,7 +62,8 @@ static void read_type(struct rope_object object, struct rope_desc *rope, bool pr
     if (!type || strcmp(type, "default") == 0 || strcmp(type, "mrope") == 0) /* all positions of text are equal */
         return;
     if (proportional && strcmp(type, "proportional") == 0) rope->kind = ROPE_PROPORTIONAL;
-    if (!proportional && is_longrope(type, object.facts)) rope->kind = ROPE_LONGROPE;
+    const bool early_phi3 = !object.facts->scaling && (strcmp(type, "su") == 0 || strcmp(type, "yarn") == 0);
+    if (!proportional && (early_phi3 || strcmp(type, "longrope") == 0)) rope->kind = ROPE_LONGROPE;
     for (int kind = ROPE_LINEAR; kind <= ROPE_DYNAMIC && object.facts->scaling && !proportional; kind++)
         if (strcmp(type, NAMES[kind]) == 0) rope->kind = (enum rope_kind)kind;
     if (rope->kind == ROPE_PLAIN) {

@@ -9,19 +9,16 @@
 
 /* ---- reading ------------------------------------------------------------- */
 
-/* null, false, {}, []: a feature that is off. */
-static bool is_off(const json_t *value)
-{
-    return json_is_null(value) || json_is_false(value) || (json_is_array(value) && json_array_size(value) == 0) ||
-           (json_is_object(value) && json_object_size(value) == 0);
-}
-
 /* Whether a key without a field leaves plain LoRA on the base's own weights, whatever A and B started as. */
 static bool is_plain_lora(const struct spec_key *row, const char *key, const json_t *value)
 {
     if (strcmp(key, "init_lora_weights") == 0 && json_is_string(value))
         return spec_has_word("gaussian orthogonal eva", json_string_value(value)); /* they leave the base as it is */
-    if (is_off(value) || strcmp(key, "eva_config") == 0 || (row && row->verdict == VERDICT_NOTICE)) return true;
+    const bool empty =
+        (json_is_array(value) || json_is_object(value)) && json_array_size(value) + json_object_size(value) == 0;
+    if (json_is_null(value) || json_is_false(value) || empty || strcmp(key, "eva_config") == 0 ||
+        (row && row->verdict == VERDICT_NOTICE))
+        return true;
     return row && spec_key_is_default(row, value);
 }
 

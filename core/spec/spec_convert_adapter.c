@@ -26,20 +26,6 @@ static const struct adapter_name {
     {1u << CONVERT_SFT | 1u << CONVERT_FACTORY, "use_rslora", "peft.use_rslora", NULL},
 };
 
-/* LLaMA-Factory's "q_proj,v_proj" as a list. */
-static struct spec_node *adapter_list(struct convert *c, const struct spec_node *text)
-{
-    struct spec_node *list = convert_list(c);
-    list->pos = text->pos;
-    list->key_pos = text->key_pos;
-    for (const char *at = text->text; *at; at += strcspn(at, ","), at += *at == ',') {
-        at += strspn(at, " ");
-        const size_t length = strcspn(at, " ,");
-        if (length) convert_append(c, list, spec_arena_copy(c->ctx->arena, at, length));
-    }
-    return list;
-}
-
 static void adapter_set(struct convert *c, const struct adapter_name *row, struct spec_node *node)
 {
     const bool names = strcmp(row->key, "peft.target_modules") == 0 || strcmp(row->key, "peft.modules_to_save") == 0;
@@ -48,7 +34,7 @@ static void adapter_set(struct convert *c, const struct adapter_name *row, struc
         (strcmp(only->text, "all-linear") == 0 || (c->kind == CONVERT_FACTORY && strcmp(only->text, "all") == 0)))
         convert_set_text(c, row->key, "all-linear");
     else if (names && c->kind == CONVERT_FACTORY && node->kind == NODE_STRING)
-        convert_set(c, row->key, adapter_list(c, node));
+        convert_set(c, row->key, convert_commas(c, node));
     else if (node->kind != NODE_LIST || node->count)
         convert_set(c, row->key, node);
 }

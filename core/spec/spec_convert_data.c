@@ -277,16 +277,9 @@ static void data_factory_set(struct data_sets *sets, const char *name, const str
 static void data_factory_names(struct data_sets *sets, const struct spec_node *names, const struct spec_node *info,
                                const char *folder, bool pretrains, bool validates)
 {
-    struct spec_arena *arena = sets->c->ctx->arena;
     for (const struct spec_node *item = spec_items(names); item; item = item->next) {
-        const char *rest = item->text ? item->text : "";
-        for (; *rest; rest += strcspn(rest, ","), rest += *rest == ',') {
-            rest += strspn(rest, " ");
-            size_t length = strcspn(rest, ",");
-            while (length > 0 && rest[length - 1] == ' ') length--;
-            if (length)
-                data_factory_set(sets, spec_arena_copy(arena, rest, length), info, folder, pretrains, validates);
-        }
+        const struct spec_node *each = item->text ? convert_commas(sets->c, item)->first : NULL;
+        for (; each; each = each->next) data_factory_set(sets, each->text, info, folder, pretrains, validates);
     }
 }
 

@@ -149,6 +149,20 @@ struct spec_node *convert_list(struct convert *c)
     return list;
 }
 
+struct spec_node *convert_commas(struct convert *c, const struct spec_node *text)
+{
+    struct spec_node *list = convert_list(c);
+    list->pos = text->pos;
+    list->key_pos = text->key_pos;
+    for (const char *at = text->text; *at; at += strcspn(at, ","), at += *at == ',') {
+        at += strspn(at, " ");
+        size_t length = strcspn(at, ",");
+        while (length > 0 && at[length - 1] == ' ') length--;
+        if (length) convert_append(c, list, spec_arena_copy(c->ctx->arena, at, length));
+    }
+    return list;
+}
+
 void convert_append(struct convert *c, struct spec_node *list, const char *text)
 {
     struct spec_node *item = convert_scalar(c, NULL, text);

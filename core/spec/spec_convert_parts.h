@@ -59,7 +59,8 @@ void convert_set_yaml(struct convert *c, const char *path, const char *yaml);
 void convert_set_text(struct convert *c, const char *path, const char *text);
 void convert_unset(struct convert *c, const char *path);
 struct spec_node *convert_scalar(struct convert *c, const char *key, const char *yaml);
-struct spec_node *convert_list(struct convert *c); /* an empty one, and texts for it */
+struct spec_node *convert_commas(struct convert *c, const struct spec_node *text); /* "a, b" as a list */
+struct spec_node *convert_list(struct convert *c);                                 /* an empty one, and texts for it */
 void convert_append(struct convert *c, struct spec_node *list, const char *text);
 
 /* ---- notes --------------------------------------------------------------- */

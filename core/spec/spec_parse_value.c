@@ -71,12 +71,11 @@ static bool in_range(const struct spec_key *key, double value)
 
 static json_t *convert_int(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
 {
-    int64_t value = node->integer;
-    if (node->kind == NODE_REAL && node->finite && fabs(node->real) < 0x1p63 && node->real == floor(node->real))
-        value = (int64_t)node->real;
-    else if (node->kind != NODE_INT)
-        return wrong(ctx, key, node, expected_value(ctx, key, node));
-    return in_range(key, (double)value) ? json_integer(value) : wrong(ctx, key, node, expected_value(ctx, key, node));
+    const bool whole =
+        node->kind == NODE_REAL && node->finite && fabs(node->real) < 0x1p63 && node->real == floor(node->real);
+    const int64_t value = whole ? (int64_t)node->real : node->integer;
+    if ((whole || node->kind == NODE_INT) && in_range(key, (double)value)) return json_integer(value);
+    return wrong(ctx, key, node, expected_value(ctx, key, node));
 }
 
 static json_t *convert_real(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
