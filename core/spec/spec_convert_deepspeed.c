@@ -121,23 +121,16 @@ static void deepspeed_optimizer(struct convert *c, struct spec_node *root)
     spec_unlink(root, spec_child(root, "optimizer"));
 }
 
-static bool deepspeed_has(struct convert *c, const struct spec_node *root, const char *precision)
-{
-    const struct spec_node *node = spec_find(root, convert_text(c, "%s.enabled", precision));
-    return node && node->kind == NODE_BOOL && node->boolean;
-}
-
 /* Of bf16 and fp16 the one that the DeepSpeed configuration switches on counts. */
 static void deepspeed_precision(struct convert *c, const struct spec_node *root)
 {
-    static const char *const names[] = {"bf16", "fp16"};
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
-        const char *other = names[1 - i];
-        if (!deepspeed_has(c, root, names[i]) || deepspeed_has(c, root, other) || !deepspeed_has(c, c->to, other))
-            continue;
-        convert_note(c, "%s of the DeepSpeed configuration counts, and %s is left out", names[i], other);
-        convert_unset(c, other);
-    }
+    const bool bf16 = spec_is_true(spec_find(root, "bf16.enabled"));
+    const char *other = bf16 ? "fp16" : "bf16";
+    if (bf16 == spec_is_true(spec_find(root, "fp16.enabled")) ||
+        !spec_is_true(spec_find(c->to, bf16 ? "fp16.enabled" : "bf16.enabled")))
+        return;
+    convert_note(c, "%s of the DeepSpeed configuration counts, and %s is left out", bf16 ? "bf16" : "fp16", other);
+    convert_unset(c, other);
 }
 
 enum status convert_deepspeed(struct convert *c, struct spec_node *named, struct string_list *errors, struct error *err)

@@ -305,18 +305,13 @@ static void check_scheduler(const struct rules *r)
 
 /* ---- precision ----------------------------------------------------------- */
 
-static bool rule_key_is_true(const struct rules *r, const char *path)
-{
-    const struct spec_node *node = find(r, path);
-    return node && node->kind == NODE_BOOL && node->boolean;
-}
-
 static void check_precision(const struct rules *r)
 {
     struct run_spec *spec = r->spec;
     const struct spec_full *full = r->full;
-    if (rule_key_is_true(r, "bf16.enabled") && rule_key_is_true(r, "fp16.enabled"))
-        spec_error(r->ctx, conflict_later_pos(find(r, "bf16.enabled"), find(r, "fp16.enabled")),
+    const struct spec_node *bf16 = find(r, "bf16.enabled"), *fp16 = find(r, "fp16.enabled");
+    if (spec_is_true(bf16) && spec_is_true(fp16))
+        spec_error(r->ctx, conflict_later_pos(bf16, fp16),
                    "bfloat16 and fp16 modes cannot be simultaneously enabled; hint: keep bf16");
     spec->dtype = full->bf16 ? DTYPE_BF16 : full->fp16 ? DTYPE_F16 : DTYPE_F32;
     spec->loss_scaler.dynamic = full->fp16 && full->static_loss_scale == 0;

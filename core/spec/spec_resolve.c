@@ -40,7 +40,7 @@ static void list_world_sizes(int64_t batch, int64_t unit, char *text, size_t siz
 }
 
 /* Adds a hint with values that fit: multiples of what all ranks take at a time. worlds_are: their name. */
-static void hint_batch(struct error *err, const int64_t given[3], int64_t world, const char *worlds_are)
+static enum status hint_batch(struct error *err, const int64_t given[3], int64_t world, const char *worlds_are)
 {
     const int64_t train = given[0], both = batch_size_product(given[1] ? given[1] : 1, given[2] ? given[2] : 1);
     const int64_t unit = batch_size_product(both, world), below = train / unit * unit;
@@ -50,18 +50,15 @@ static void hint_batch(struct error *err, const int64_t given[3], int64_t world,
     if (per_rank && sizes[0]) /* all three sizes determine the world size */
         snprintf(sizes, sizeof sizes, "%lld", (long long)(train / both));
     if (sizes[0]) snprintf(worlds, sizeof worlds, "; possible %s: %s", worlds_are, sizes);
-    if (unit > largest_batch())
-        error_hint(err, "make the micro batch or the accumulation smaller");
-    else if (per_rank && train % per_rank == 0)
-        error_hint(err, "set train_batch_size to %lld, or gradient_accumulation_steps to %lld%s", (long long)unit,
-                   (long long)(train / per_rank), worlds);
-    else if (per_rank)
-        error_hint(err, "set train_batch_size to %lld, or remove it%s", (long long)unit, worlds);
-    else if (below > 0)
-        error_hint(err, "the nearest values of train_batch_size that fit are %lld and %lld%s", (long long)below,
-                   (long long)(below + unit), worlds);
-    else
-        error_hint(err, "the smallest train_batch_size that fits is %lld%s", (long long)unit, worlds);
+    if (unit > largest_batch()) return error_hint(err, "make the micro batch or the accumulation smaller");
+    if (per_rank && train % per_rank == 0)
+        return error_hint(err, "set train_batch_size to %lld, or gradient_accumulation_steps to %lld%s",
+                          (long long)unit, (long long)(train / per_rank), worlds);
+    if (per_rank) return error_hint(err, "set train_batch_size to %lld, or remove it%s", (long long)unit, worlds);
+    if (below > 0)
+        return error_hint(err, "the nearest values of train_batch_size that fit are %lld and %lld%s", (long long)below,
+                          (long long)(below + unit), worlds);
+    return error_hint(err, "the smallest train_batch_size that fits is %lld%s", (long long)unit, worlds);
 }
 
 /* The ranks of the formula: *world becomes the number of virtual ranks, and *source their key. */
@@ -91,17 +88,9 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
     const int64_t *given = full->given_batch;
     int64_t train = given[0], micro = given[1], accumulation = given[2];
     ASSERT(train || micro); /* spec_load() refuses a spec without either */
-    if (train && !micro && !accumulation) {
-        accumulation = 1;
-        micro = train / world;
-    } else if (train && !micro) {
-        micro = train / world / accumulation;
-    } else if (train && !accumulation) {
-        accumulation = train / micro / world;
-    } else if (!train) {
-        accumulation = accumulation ? accumulation : 1;
-        train = batch_size_product(batch_size_product(micro, accumulation), world);
-    }
+    if (!accumulation) accumulation = train && micro ? train / micro / world : 1;
+    if (!micro) micro = train / world / accumulation;
+    if (!train) train = batch_size_product(batch_size_product(micro, accumulation), world);
     char one_step[96] = "sample";
     if (given[1])
         snprintf(one_step, sizeof one_step, "micro batch of %lld", (long long)micro);
@@ -119,8 +108,7 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
         error_set(err, STATUS_USAGE,
                   "%s: train_batch_size %lld is less than one %s on each of %d ranks (world size %d: %s)",
                   full->batch_where, (long long)train, one_step, world, world, world_source);
-        hint_batch(err, given, world, worlds_are);
-        return STATUS_USAGE;
+        return hint_batch(err, given, world, worlds_are);
     }
     if (train != product) {
         error_set(err, STATUS_USAGE,
@@ -128,8 +116,7 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
                   "gradient_acc_step * world_size %lld != %lld * %lld * %d (world size %d: %s)",
                   full->batch_where, (long long)train, (long long)micro, (long long)accumulation, world, world,
                   world_source);
-        hint_batch(err, given, world, worlds_are);
-        return STATUS_USAGE;
+        return hint_batch(err, given, world, worlds_are);
     }
     spec->train_batch_size = train;
     spec->train_micro_batch_size_per_gpu = micro;

@@ -283,6 +283,11 @@ bool spec_is_number(const struct spec_node *node)
     return node && (node->kind == NODE_INT || node->kind == NODE_REAL);
 }
 
+bool spec_is_true(const struct spec_node *node)
+{
+    return node && node->kind == NODE_BOOL && node->boolean;
+}
+
 /* Whether another file's value counts instead. */
 static bool tree_yields(const struct spec_node *node)
 {

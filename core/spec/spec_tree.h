@@ -125,6 +125,7 @@ bool spec_has_word(const char *words, const char *word);
 bool spec_is_text(const struct spec_node *node, const char *text);
 bool spec_is_auto(const struct spec_node *node);
 bool spec_is_number(const struct spec_node *node);
+bool spec_is_true(const struct spec_node *node); /* the truth value */
 
 /* The items of a list, or a value in its place that is nobody's child. */
 static inline const struct spec_node *spec_items(const struct spec_node *node)

@@ -350,14 +350,6 @@ static const char *hint_unknown(struct spec_context *ctx, const char *section, c
     return "--help-spec lists the keys";
 }
 
-/* JSON has no comments, so that people write them as keys of their DeepSpeed file: "_comment", "//". */
-static bool unknown_is_comment(struct spec_context *ctx, const struct spec_node *node)
-{
-    if (node->key_pos.source != 1 || !strchr("_/#", *node->key)) return false;
-    spec_notice(ctx, node->key_pos, "'%s' is taken as a comment", spec_show(ctx, node->key));
-    return true;
-}
-
 void spec_find_unknown(struct spec_context *ctx, const struct spec_node *root, const struct spec_node *section,
                        const char *section_path)
 {
@@ -366,7 +358,11 @@ void spec_find_unknown(struct spec_context *ctx, const struct spec_node *root, c
         const char *path = *section_path ? spec_arena_printf(ctx->arena, "%s.%s", section_path, node->key) : node->key;
         const struct spec_key *key = strchr(node->key, '.') ? NULL : spec_key_find(path);
         if (key && key->type == KEY_SECTION && node->kind == NODE_MAPPING) spec_find_unknown(ctx, root, node, path);
-        if (!key && (node->removed || unknown_is_comment(ctx, node))) continue;
+        /* JSON has no comments, so that people write them as keys of their DeepSpeed file: "_comment", "//" */
+        const bool comment = !key && node->key_pos.source == 1 && strchr("_/#", *node->key);
+        if (comment && !node->removed)
+            spec_notice(ctx, node->key_pos, "'%s' is taken as a comment", spec_show(ctx, node->key));
+        if (comment || (!key && node->removed)) continue;
         if (key || ctx->errors.count == SPEC_MAX_PROBLEMS) {
             ctx->errors.dropped += !key;
             continue;
