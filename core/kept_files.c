@@ -25,11 +25,6 @@ static int kept(void)
     return ours ? fd : -1;
 }
 
-static bool kept_read_at(int fd, void *data, size_t bytes, off_t at)
-{
-    return pread(fd, data, bytes, at) == (ssize_t)bytes;
-}
-
 static bool kept_write_all(int fd, const void *data, size_t bytes)
 {
     return write(fd, data, bytes) == (ssize_t)bytes;
@@ -38,20 +33,16 @@ static bool kept_write_all(int fd, const void *data, size_t bytes)
 char *kept_files_read(const char *path, size_t *bytes)
 {
     const int fd = kept();
-    const size_t path_bytes = strlen(path);
     struct record record;
-    for (off_t at = 0; fd >= 0 && kept_read_at(fd, &record, sizeof record, at);) {
-        const off_t name_at = at + (off_t)sizeof record, text_at = name_at + record.path_bytes;
-        at = text_at + record.text_bytes;
-        if (record.path_bytes != path_bytes) continue;
-        OWNED char *name = memory_alloc(path_bytes);
-        OWNED char *text = memory_alloc((size_t)record.text_bytes + 1);
-        if (kept_read_at(fd, name, path_bytes, name_at) && !memcmp(name, path, path_bytes) &&
-            kept_read_at(fd, text, record.text_bytes, text_at)) {
-            text[record.text_bytes] = '\0';
-            *bytes = record.text_bytes;
-            return TAKEN(text);
-        }
+    for (off_t at = 0; fd >= 0 && pread(fd, &record, sizeof record, at) == (ssize_t)sizeof record;) {
+        const size_t both = (size_t)record.path_bytes + record.text_bytes;
+        OWNED char *found = memory_zeroed(1, both + 1); /* the path, and the text after it */
+        const bool whole = pread(fd, found, both, at + (off_t)sizeof record) == (ssize_t)both;
+        at += (off_t)(sizeof record + both);
+        if (!whole || strlen(path) != record.path_bytes || memcmp(found, path, record.path_bytes) != 0) continue;
+        *bytes = record.text_bytes;
+        memmove(found, found + record.path_bytes, *bytes + 1);
+        return TAKEN(found);
     }
     return NULL;
 }

@@ -13,13 +13,6 @@ static void add_spec_difference(struct string_list *list, const char *key, const
     string_list_add(list, line);
 }
 
-/* 10 and 10.0 are the same: other programs may have written either. */
-static bool same_spec_value(const json_t *a, const json_t *b)
-{
-    if (json_is_number(a) && json_is_number(b)) return json_number_value(a) == json_number_value(b);
-    return json_equal(a, b);
-}
-
 /* What a run did whose checkpoint has no such key (new reference): mostly the default. NULL: nothing. */
 static json_t *compare_value_before(const struct run_spec *spec, const struct spec_key *key)
 {
@@ -55,8 +48,9 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
             now = json_boolean(spec->model.train_pad_token == SPEC_ON);
             was = json_boolean(!was || json_is_true(was)); /* without the key it was trained */
         }
-        bool same =
-            (!was && !now) || (was && now && same_spec_value(was, now)) || (!was && usual && json_equal(now, usual));
+        bool same = (!was && !now) || json_equal(was, now) || (!was && json_equal(now, usual));
+        if (json_is_number(was) && json_is_number(now)) /* 10 and 10.0 are the same: other programs may write either */
+            same = json_number_value(was) == json_number_value(now);
         bool is_data = key->offset == offsetof(struct spec_full, spec.data.train);
         bool moved = key->resume == RESUME_CONTENTS && (is_data ? same_data : same_model);
         if (!same && key->resume >= RESUME_CONTENTS && !moved) {

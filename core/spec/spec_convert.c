@@ -64,7 +64,6 @@ static void convert_overlay(struct convert *c, struct spec_node *later, const ch
 {
     for (struct spec_node *child = later->first, *next; child; child = next) {
         next = child->next;
-        child->next = NULL;
         const struct spec_node *twin = spec_child(c->from, child->key);
         if (twin && !convert_same(twin, child))
             convert_note(c, "'%s': %s of '%s' counts, which comes after %s of '%s'", spec_show(c->ctx, child->key),

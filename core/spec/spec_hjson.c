@@ -84,12 +84,9 @@ static bool hjson_skip_blank(struct reader *r)
 
 static int hjson_hex4(const struct reader *r, const char *at)
 {
-    int value = 0;
-    for (int i = 0; i < 4; i++) {
-        if (at + i >= r->end || !isxdigit((unsigned char)at[i])) return -1;
-        value = value << 4 | (isdigit((unsigned char)at[i]) ? at[i] - '0' : (at[i] | 0x20) - 'a' + 10);
-    }
-    return value;
+    char digits[5] = "";
+    memcpy(digits, at, r->end - at < 4 ? 0 : 4);
+    return strspn(digits, "0123456789abcdefABCDEF") == 4 ? (int)strtol(digits, NULL, 16) : -1;
 }
 
 static bool hjson_read_escape(struct reader *r, char **out)
