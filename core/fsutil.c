@@ -211,9 +211,9 @@ enum status fs_mkdirs(const char *path, enum status code, struct error *err)
         if (io_mkdir(partial, 0777) == 0) continue;
         int reason = errno; /* an existing folder may also answer EROFS or EACCES */
         struct stat st;
-        if (io_stat(partial, &st) != 0)
-            return error_system(err, code, reason == EEXIST ? errno : reason, "cannot make folder '%s'", partial);
-        if (!S_ISDIR(st.st_mode)) return error_system(err, code, reason, "cannot make folder '%s'", partial);
+        const bool there = io_stat(partial, &st) == 0;
+        if (!there && reason == EEXIST) reason = errno;
+        if (!there || !S_ISDIR(st.st_mode)) return error_system(err, code, reason, "cannot make folder '%s'", partial);
     }
     return STATUS_OK;
 }

@@ -13,10 +13,8 @@ bool size_parse(const char *text, int64_t *bytes)
 {
     char *end;
     int64_t unit = 1;
-    if (*text < '0' || *text > '9') /* strtod() takes blanks, signs and "inf" as well */
-        return false;
-    if (text[1] == 'x' || text[1] == 'X') /* and hexadecimal numbers */
-        return false;
+    /* strtod() takes blanks, signs, "inf" and hexadecimal numbers as well */
+    if (*text < '0' || *text > '9' || text[1] == 'x' || text[1] == 'X') return false;
     double value = strtod(text, &end);
     const char *name = end;
     while (*name == ' ') name++;

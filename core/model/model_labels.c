@@ -7,10 +7,9 @@ static json_t *default_label_names(int64_t count)
 {
     json_t *names = json_object();
     for (int64_t i = 0; i < count; i++) {
-        char id[24], name[32];
+        char id[24];
         snprintf(id, sizeof id, "%" PRId64, i);
-        snprintf(name, sizeof name, "LABEL_%" PRId64, i);
-        json_object_set_new(names, id, json_string(name));
+        json_object_set_new(names, id, json_sprintf("LABEL_%s", id));
     }
     return names;
 }

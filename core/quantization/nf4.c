@@ -46,17 +46,11 @@ enum {
     LEVELS = 4 /* of sums of sums */
 };
 
-static int nf4_ceil_log2(int64_t n)
-{
-    int log = 0;
-    while ((int64_t)1 << log < n) log++;
-    return log;
-}
-
 /* One lane of one row: sums of 2^power elements are added up to sums of as many sums, and so on. */
 static float nf4_cascade(const float *x, int64_t stride, int64_t n)
 {
-    const int power = n > 1 && nf4_ceil_log2(n) / LEVELS > 4 ? nf4_ceil_log2(n) / LEVELS : 4;
+    const int log = n > 1 ? 64 - __builtin_clzll((unsigned long long)n - 1) : 0; /* rounded up */
+    const int power = log / LEVELS > 4 ? log / LEVELS : 4;
     const int64_t step = (int64_t)1 << power, mask = step - 1;
     float sums[LEVELS] = {0};
     int64_t i = 0;
