@@ -5,7 +5,6 @@
 #include "ckpt/state_hash.h"
 
 #include "core/metrics/eval_part.h"
-#include "core/model/shard.h"
 
 #include <xxhash.h>
 

@@ -4,7 +4,6 @@
 #include "cmd/init.h"
 #include "cmd/command_line.h"
 #include "gpu/open/device_open.h"
-#include "gpu/simulate/simulated_device.h"
 
 static const char USAGE[] =
     "usage: ztrain init [--model DIR --data PREFIX] [options]\n"

@@ -4,12 +4,7 @@
 #include "cmd/init.h"
 #include "core/data/data_summary.h"
 #include "core/model/model_folder.h"
-#include "core/model/tensor_table.h"
-#include "core/spec/spec.h"
-#include "core/text/tokenizer.h"
 #include "gpu/open/device_open.h"
-
-#include <strings.h>
 
 enum { INIT_TRIES = 3 };
 

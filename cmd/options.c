@@ -3,7 +3,6 @@
 
 #include "cmd/command_line.h"
 #include "cmd/supervise/supervise.h"
-#include "comm/launch/bootstrap.h"
 #include "gpu/simulate/op_estimate.h"
 
 enum option_scope { IN_BOTH, IN_TRAINING, IN_PLAN }; /* IN_PLAN: training refuses it with a separate message */

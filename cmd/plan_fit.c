@@ -8,7 +8,6 @@
  * rounds results differently than the spec asks for is listed, but is the best only if nothing else fits. NVMe is
  * slower and takes as much of the device, so it is searched only where a node's host memory is limited or the spec
  * asks. */
-#include "cmd/engine/memory_tunables.h"
 #include "cmd/plan.h"
 
 static const double same_time = 0.005; /* times that differ by this part are about the same */

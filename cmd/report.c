@@ -5,7 +5,6 @@
 #include "cmd/run/stop_signal.h"
 
 #include <signal.h>
-#include <strings.h>
 
 enum { REPORT_RUNS = 32 };
 /* Seconds: for which a disk that refuses a page is tried again, as a run tries a checkpoint; between two attempts. */

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sample.c: `ztrain sample DIR --prompt TEXT` continues a prompt with a checkpoint, a run's, or a model folder. */
-#include "ckpt/checkpoint.h"
 #include "ckpt/huggingface/huggingface.h"
 #include "cmd/command_line.h"
 #include "core/model/adapter.h"
 #include "core/model/end_tokens.h"
-#include "core/model/model_config.h"
 #include "core/model/model_folder.h"
-#include "core/model/shard.h"
-#include "core/model/tensor_table.h"
 #include "core/spec/adapter_config.h"
 #include "core/text/tokenizer.h"
 #include "gpu/model/generate.h"

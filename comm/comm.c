@@ -4,7 +4,6 @@
  * simulation's (transport_simulated.c). */
 #include "comm/comm.h"
 
-#include "comm/comm_internal.h"
 #include "comm/transport_gpu.h"
 #include "gpu/spans.h"
 

@@ -7,7 +7,6 @@
  *     every rank               maps the pages of its neighbours, which exist by now
  *
  * So no rank touches memory that another one should have touched first (NUMA), and none makes pages twice. */
-#include "comm/comm_internal.h"
 #include "comm/transport_gpu.h"
 
 #include <sys/mman.h>

@@ -4,7 +4,6 @@
 #include "ckpt/manifest.h"
 #include "cmd/run/run_lock.h"
 #include "core/metrics/metrics_reader.h"
-#include "core/spec/spec.h"
 
 const char *const run_state_words[] = {"running", "finished", "ended early", "stopped", "over"};
 

@@ -3,7 +3,6 @@
 
 #include "cmd/engine/engine.h"
 #include "comm/agree.h"
-#include "core/text/tokenizer.h"
 
 /* Whether `resume` is a run folder rather than a checkpoint. False if the disk does not answer: for a run folder,
  * checkpoints ahead of the newest valid one would be moved aside as damaged. */

@@ -2,7 +2,6 @@
 /* bootstrap_connect.c: ranks exchange introductions; rank 0's has the job's secret and name. A node is a set of ranks
  * with the same kernel (boot id), namespaces and node number from the launcher: two of Slurm's nodes may be one machine
  * in a test. Host names are for messages only. */
-#include "comm/launch/bootstrap.h"
 
 #include "comm/launch/launcher.h"
 #include "comm/wire/wire.h"

@@ -3,8 +3,6 @@
 #include "comm/zero/zero_check.h"
 
 #include "comm/zero/zero_internal.h"
-#include "core/clock.h"
-#include "core/log.h"
 
 struct zero_check {
     int pass;
