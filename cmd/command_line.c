@@ -48,6 +48,17 @@ enum status option_integer(const char *option, const char *text, const char *wha
     return STATUS_OK;
 }
 
+enum status option_real(const char *option, const char *text, const char *what, double least, double most,
+                        double *number, struct error *err)
+{
+    char *end;
+    if (!text) return STATUS_OK;
+    *number = strtod(text, &end);
+    if (*end || end == text || !(*number >= least && *number <= most))
+        return error_set(err, STATUS_USAGE, "--%s must be %s, not '%s'", option, what, PRINTABLE(text));
+    return STATUS_OK;
+}
+
 enum status command_line_parse(const struct command_line *line, int argc, char **argv, void *arguments,
                                struct error *err)
 {

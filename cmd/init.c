@@ -2,7 +2,6 @@
 /* init.c: `ztrain init` writes a run spec from flags, and on a terminal from answers to a few questions. What it writes
  * passes `ztrain --dry-run`: it was read, planned, and compared with data and weights before. */
 #include "cmd/init.h"
-#include "cmd/command_line.h"
 #include "gpu/open/device_open.h"
 
 static const char USAGE[] =

@@ -65,17 +65,6 @@ struct task {
 
 /* ---- the command line ---------------------------------------------------- */
 
-static enum status sample_read_number(const char *option, const char *text, double *value, struct error *err)
-{
-    char *end;
-    if (!text) return STATUS_OK;
-    const double x = strtod(text, &end);
-    if (*end || end == text || !isfinite(x))
-        return error_set(err, STATUS_USAGE, "--%s must be a number, not '%s'", option, PRINTABLE(text));
-    *value = x;
-    return STATUS_OK;
-}
-
 static enum status read_sample_settings(const struct arguments *a, struct task *task, struct error *err)
 {
     const bool draws = a->top_k || a->top_p || a->seed;
@@ -86,13 +75,9 @@ static enum status read_sample_settings(const struct arguments *a, struct task *
     TRY(option_integer("max-tokens", a->max_tokens, "a whole number", 1, INT32_MAX, &task->max_tokens, err));
     TRY(option_integer("top-k", a->top_k, "a whole number", 0, INT32_MAX, &s->top_k, err));
     TRY(option_integer("seed", a->seed, "a whole number", 0, INT64_MAX, &seed, err));
-    TRY(sample_read_number("temperature", a->temperature, &s->temperature, err));
-    TRY(sample_read_number("top-p", a->top_p, &s->top_p, err));
+    TRY(option_real("temperature", a->temperature, "0 (greedy) or higher", 0, DBL_MAX, &s->temperature, err));
+    TRY(option_real("top-p", a->top_p, "above 0 and at most 1", DBL_MIN, 1, &s->top_p, err));
     s->seed = (uint64_t)seed;
-    if (s->temperature < 0)
-        return error_set(err, STATUS_USAGE, "--temperature must be 0 (greedy) or higher, not %s", a->temperature);
-    if (!(s->top_p > 0 && s->top_p <= 1))
-        return error_set(err, STATUS_USAGE, "--top-p must be above 0 and at most 1, not %s", a->top_p);
     if (s->temperature == 0 && draws) {
         error_set(err, STATUS_USAGE,
                   "--temperature 0 takes the most probable token: --top-k, --top-p and --seed have no effect with it");
