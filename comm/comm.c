@@ -23,7 +23,6 @@ enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *con
     c->world = bootstrap->world;
     c->own_fd = -1;
     c->submit = transport_host_submit;
-    c->takes_pieces = true;
     c->config = *config;
     pthread_mutex_init(&c->mutex, NULL);
     size_t world = (size_t)c->world;
@@ -78,7 +77,6 @@ enum status comm_attach_device(struct comm *comm, struct device *device, bool ma
     if (device->kind == DEVICE_CPU || comm->world == 1) return STATUS_OK;
     TRY(transport_gpu_new(comm, device, may_share, nccl_ctas, &comm->gpu, way, err));
     comm->submit = transport_gpu_submit;
-    comm->takes_pieces = !comm->gpu->nccl;
     return transport_check(comm, device, NULL, 0, err);
 }
 
@@ -87,7 +85,6 @@ void comm_detach_device(struct comm *comm)
     transport_gpu_free(comm->gpu);
     comm->gpu = NULL;
     comm->submit = transport_host_submit;
-    comm->takes_pieces = true;
 }
 
 bool comm_can_capture(const struct comm *comm)
@@ -97,7 +94,7 @@ bool comm_can_capture(const struct comm *comm)
 
 bool comm_takes_pieces(const struct comm *comm)
 {
-    return comm->takes_pieces;
+    return !comm->gpu || !comm->gpu->nccl;
 }
 
 void comm_launch(struct comm *comm, struct graph *graph)

@@ -3,7 +3,7 @@
  *
  * Two channels, each with its own order of operations, the same on every rank:
  *
- *     data      comm_all_gather, comm_reduce_scatter: asynchronous, in the order of the communication stream, counted
+ *     data      all-gathers and reduce-scatters: asynchronous, in the order of the communication stream, counted
  *     control   comm_barrier, comm_exchange, comm_sum, comm_broadcast: small host values; block the main thread
  *
  * Reductions add the contributions of ranks 0, 1, … N-1 in this order, in fp32, so results depend neither on timing nor
@@ -121,19 +121,11 @@ struct data_op {
 
 /* recv[r × stride …] (count elements) = rank r's send buffer (count), for all r. send may be recv + rank × stride. */
 void comm_all_gather_group(struct comm *comm, const struct data_op *ops, int count, struct stream *stream);
-static inline void comm_all_gather(struct comm *comm, const struct data_op *op, struct stream *stream)
-{
-    comm_all_gather_group(comm, op, 1, stream);
-}
 
 /* recv (count, recv_dtype) = [recv +] sum over ranks of their send[rank × stride …] (count, dtype), added up in fp32
  * and rounded once. recv may be send + rank × stride (equal dtypes, not accumulate). NCCL adds up in dtype, in its own
  * order, and overwrites the own slice of send. An ordered one is sent to its owner, who adds in fp32. */
 void comm_reduce_scatter_group(struct comm *comm, const struct data_op *ops, int count, struct stream *stream);
-static inline void comm_reduce_scatter(struct comm *comm, const struct data_op *op, struct stream *stream)
-{
-    comm_reduce_scatter_group(comm, op, 1, stream);
-}
 
 /* The operations of a call do not depend on each other: NCCL launches them as one, but ordered ones, and those of a
  * part of the ranks, one after the other. */

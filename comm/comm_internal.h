@@ -34,7 +34,6 @@ struct comm {
     int rank, world;
     /* the transport of data operations: puts one or a group into the stream's order */
     void (*submit)(const struct data_op *ops, int count, struct stream *stream);
-    bool takes_pieces; /* it moves pieces of slices */
     struct topology topology;
     struct control *control;
     struct net *net;           /* NULL: one node */

@@ -9,6 +9,7 @@
  * node, made with `ip netns add`; within: reduce_within_node. Prints the median time of each collective, the bytes that
  * it moved over the network into the busiest node, and the time of a barrier. */
 #include "gpu/open/device_open.h"
+#include "tests/unit/fixtures/one_op.h"
 #include "tests/unit/fixtures/ranks.h"
 
 #include <fcntl.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_comm.c: the host communicator: collectives against naive sums and copies, and every way in which a job fails. */
+#include "tests/unit/fixtures/one_op.h"
 #include "tests/unit/fixtures/ranks.h"
 #include "tests/unit/fixtures/sample.h"
 
