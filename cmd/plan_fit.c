@@ -223,8 +223,6 @@ static void print_fit_lines(const struct fit_plan *p, int row, const struct fit_
     for (int i = 0; i < lines.count; i++) plan_fit_print_yaml(open, lines.items[i], ours);
 }
 
-/* ---- nothing fits -------------------------------------------------------- */
-
 static enum status refuse(const struct fit_plan *p, struct error *err)
 {
     const bool host = p->least_host.device != 0;

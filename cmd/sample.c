@@ -63,8 +63,6 @@ struct task {
     struct sampler_settings settings;
 };
 
-/* ---- the command line ---------------------------------------------------- */
-
 static enum status read_sample_settings(const struct arguments *a, struct task *task, struct error *err)
 {
     const bool draws = a->top_k || a->top_p || a->seed;
@@ -118,12 +116,6 @@ static bool sample_has_file(const char *dir, const char *name)
     return fs_join(path, dir, name, STATUS_DATA, NULL) == STATUS_OK && fs_exists(path);
 }
 
-/* A PEFT folder has the adapter's config, and not the model's. */
-static bool sample_is_peft(const char *dir)
-{
-    return sample_has_file(dir, ADAPTER_CONFIG_FILE) && !sample_has_file(dir, "config.json");
-}
-
 static enum status read_peft_description(struct sample_model *m, const char *dir, const char *moved, struct error *err)
 {
     TRY(adapter_config_load(dir, &m->adapter, err));
@@ -149,7 +141,9 @@ static enum status read_description(struct sample_model *m, const char *dir, con
                                     struct error *err)
 {
     const bool checkpoints = sample_has_file(dir, "manifest.json") || sample_has_file(dir, "checkpoints");
-    const bool peft = sample_is_peft(dir), folder = (sample_has_file(dir, "config.json") && !checkpoints) || peft;
+    const bool config = sample_has_file(dir, "config.json"),
+               peft = !config && sample_has_file(dir, ADAPTER_CONFIG_FILE);
+    const bool folder = (config && !checkpoints) || peft;
     if (folder && a->best)
         return error_set(err, STATUS_USAGE, "--best is for runs, and '%s' is a %s folder", PRINTABLE(dir),
                          peft ? "PEFT" : "Hugging Face");
@@ -418,7 +412,7 @@ static enum status check_prompt(const struct sample_model *model, const struct t
     return STATUS_OK;
 }
 
-/* ---- the output ---------------------------------------------------------- */
+/* ---- the continuation ---------------------------------------------------- */
 
 /* The continuation on stdout, as it comes: text, or token ids with commas. Half a character waits for its rest. */
 struct output {
@@ -440,8 +434,6 @@ static enum status print_sample_text(struct output *output, struct error *err)
     if (!fflush(stdout) && !ferror(stdout)) return STATUS_OK;
     return error_set(err, STATUS_USAGE, "cannot write to standard output: %s", strerror(errno));
 }
-
-/* ---- the continuation ---------------------------------------------------- */
 
 static enum status continue_prompt(struct sample_model *model, const struct task *task, int64_t most,
                                    struct sampler *sampler, struct output *output, struct error *err)
