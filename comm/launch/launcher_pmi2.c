@@ -74,11 +74,9 @@ enum status launcher_pmi2_new(int rank, int world, struct launcher **launcher, s
         .get = pmi2_run_get,
         .explain = pmi2_explain,
         .variable = "PMI_FD",
-        .init_hint = "the variable is left over from another step, or another program "
-                     "of this step has used it; let srun itself start ztrain: srun "
-                     "--mpi=pmi2 -n %d ztrain ...",
-        .rank_hint = "let srun itself start ztrain: srun --mpi=pmi2 -n %d "
-                     "ztrain ..."};
+        .init_hint = "the variable is left over from another step, or another program of this step has used it; let "
+                     "srun itself start ztrain: srun --mpi=pmi2 -n %d ztrain ...",
+        .rank_hint = "let srun itself start ztrain: srun --mpi=pmi2 -n %d ztrain ..."};
     static const struct pmi_symbol symbols[] = {
         {"PMI2_Init", &pmi2.init},   {"PMI2_Finalize", &library.finalize}, {"PMI2_Abort", &library.abort},
         {"PMI2_KVS_Put", &pmi2.put}, {"PMI2_KVS_Fence", &library.fence},   {"PMI2_KVS_Get", &pmi2.get},
