@@ -30,7 +30,6 @@ enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *con
     c->peers = memory_zeroed(world, sizeof *c->peers);
     c->in = memory_zeroed(world, sizeof *c->in);
     c->slots = memory_zeroed(world, sizeof *c->slots);
-    c->sizes = memory_zeroed(world, sizeof *c->sizes);
     if (bootstrap->launcher && c->world > 1)
         TRY_GOTO(comm_join_nodes(c, bootstrap, err));
     else
@@ -65,7 +64,6 @@ void comm_close(struct comm *comm)
     free(comm->scratch);
     free(comm->bad);
     free(comm->slots);
-    free(comm->sizes);
     free(comm);
 }
 
@@ -94,7 +92,7 @@ bool comm_can_capture(const struct comm *comm)
 
 bool comm_takes_pieces(const struct comm *comm)
 {
-    return !comm->gpu || !comm->gpu->nccl;
+    return comm->submit == transport_host_submit || (comm->gpu && !comm->gpu->nccl); /* a simulated NCCL does not */
 }
 
 void comm_launch(struct comm *comm, struct graph *graph)

@@ -57,8 +57,7 @@ struct comm {
     int32_t *bad;             /* (2 × world): lowest bad ranks, to be sent and received */
 
     /* the control channel's thread only */
-    char **slots;    /* (world) */
-    uint64_t *sizes; /* (world) */
+    char **slots; /* (world) */
 
     pthread_mutex_t mutex; /* guards the statistics */
     struct comm_stats stats;
