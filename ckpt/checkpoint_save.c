@@ -1,14 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint_save.c: writing a checkpoint so that a kill at any instant leaves a valid one. docs/checkpoint-format.md
- * says what a kill after each step leaves, and what becomes of folders whose names are in the way.
- *
- *   step 1  rank 0   sweeps away .tmp-*, makes .tmp-NAME-UNIQUE
- *        2  all      write rank-NNNNN.zst there, fsync; with keep_last each reads its file back
- *        3  rank 0   writes tokenizer files, fsync
- *        4  rank 0   writes manifest.json, fsync; fsync .tmp-…; with keep_last it reads these files back
- *        5  rank 0   rename .tmp-… to NAME, fsync the folder: the new checkpoint counts
- *        6  rank 0   moves `latest` (made aside, then renamed)
- *        7  rank 0   deletes the oldest (checkpoint_retention.h): renamed to .tmp-delete-X first
+ * lists the steps, and says what a kill after each leaves and what becomes of folders whose names are in the way.
  *
  * Before step 7 only folders that are never read are deleted. UNIQUE is new for each save: a rank of an earlier start
  * that was cut off may still write into its own .tmp folder.
