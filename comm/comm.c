@@ -179,17 +179,15 @@ void comm_reduce_scatter_group(struct comm *comm, const struct data_op *ops, int
     data_ops_submit(comm, OP_REDUCE_SCATTER, ops, count, stream);
 }
 
-void comm_stats_read(struct comm *comm, struct comm_stats *stats, bool reset)
+void comm_stats_take(struct comm *comm, struct comm_stats *stats)
 {
     LOCKED(&comm->mutex);
     *stats = comm->stats;
     stats->network_sent = comm->moved_sent - comm->network_sent;
     stats->network_received = comm->moved_received - comm->network_received;
-    if (reset) {
-        comm->stats = (struct comm_stats){0};
-        comm->network_sent = comm->moved_sent;
-        comm->network_received = comm->moved_received;
-    }
+    comm->stats = (struct comm_stats){0};
+    comm->network_sent = comm->moved_sent;
+    comm->network_received = comm->moved_received;
 }
 
 /* ---- flight recorders ---------------------------------------------------- */

@@ -152,7 +152,7 @@ void comm_abort(struct comm *comm, const struct error *err);
 /* After a failure, before comm_close(): see control_await_end(). */
 bool comm_await_end(struct comm *comm, double seconds);
 
-/* Since the last reset, as a bandwidth-optimal algorithm would: (N-1)/N · P each way for a collective of P bytes. */
+/* Since they were taken last, as a bandwidth-optimal algorithm would: (N-1)/N · P each way for P bytes. */
 struct comm_stats {
     int64_t all_gather_calls, all_gather_bytes;
     int64_t reduce_scatter_calls, reduce_scatter_bytes;
@@ -160,7 +160,7 @@ struct comm_stats {
     /* bytes in connections with ranks on other nodes: counted at the sockets, and by theory */
     int64_t network_sent, network_received, theory_sent, theory_received;
 };
-void comm_stats_read(struct comm *comm, struct comm_stats *stats, bool reset);
+void comm_stats_take(struct comm *comm, struct comm_stats *stats);
 
 /* ---- flight recorders ---------------------------------------------------- */
 

@@ -10,8 +10,6 @@
 
 enum { PIECE_BYTES = 1 << 20 /* of memory between two looks at the job's health */ };
 
-struct data_op;
-
 /* Which rank carries which slice between nodes, as the proxy of its node: local rank l of a node receives, for its
  * node, the slices of all ranks on other nodes whose local rank is l modulo the node's size. So a slice crosses to each
  * node once, and a node's ranks share the work. */
@@ -62,7 +60,7 @@ struct comm {
     pthread_mutex_t mutex; /* guards the statistics */
     struct comm_stats stats;
     int64_t moved_sent, moved_received;     /* net_counts() at the end of the last operation */
-    int64_t network_sent, network_received; /* the same at the last reset */
+    int64_t network_sent, network_received; /* the same at the last comm_stats_take() */
 };
 
 _Static_assert(sizeof(struct data_op) <= STREAM_ARGUMENT_MAX, "a data operation is a stream argument");

@@ -25,7 +25,6 @@ struct introduction {
     uint64_t node;    /* equal for ranks of one node */
     uint64_t cores;   /* equal for ranks of one node that share their cores */
     int32_t pid;
-    int32_t core_count;
     char host[64];
     char job_id[64];          /* of rank 0: the job's */
     unsigned char secret[32]; /* of rank 0: the job's, unless every rank was given it */
@@ -102,7 +101,6 @@ static void connect_introduction(const struct bootstrap *boot, struct introducti
     snprintf(own->host, sizeof own->host, "%.63s", boot->host);
     own->node = identify_connect_node(boot->host);
     own->pid = getpid();
-    own->core_count = boot->cores;
     snprintf(own->job_id, sizeof own->job_id, "%s", boot->job_id);
     cpu_set_t set;
     CPU_ZERO(&set);
