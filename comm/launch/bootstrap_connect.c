@@ -36,11 +36,10 @@ _Static_assert(sizeof(struct introduction) <= BOOTSTRAP_EXCHANGE_MAX, "an introd
 void bootstrap_refuse(const struct bootstrap *bootstrap, enum status code)
 {
     char value[sizeof refused + 16];
-    struct error ignored;
     snprintf(value, sizeof value, "%s%d", refused, (int)code);
     if (bootstrap->unused_pmi_fd >= 0)
         launcher_pmi2_refuse(bootstrap->unused_pmi_fd, bootstrap->rank, place_key, value,
-                             shortest_start + start_per_rank * bootstrap->world, &ignored);
+                             shortest_start + start_per_rank * bootstrap->world);
 }
 
 enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, const void *own, size_t bytes, void *all,
