@@ -124,9 +124,7 @@ static enum status list_read_still(struct checkpoint_entry *entry, const char *d
     }
     entry_release(entry);
     *entry = now;
-    if (!holds) {
-        manifest_free(TAKEN(entry->manifest));
-    }
+    if (!holds) manifest_free(TAKEN(entry->manifest));
     return STATUS_OK;
 }
 

@@ -23,9 +23,15 @@ static enum status open_manifest(struct checkpoint_reader *reader, const char *f
     return manifest_load(folder, false, &reader->manifest, err);
 }
 
+/* How the contents of a checkpoint are verified before it is taken; no function: they are not. */
+struct verifier {
+    checkpoint_verifier *verify;
+    void *context;
+};
+
 /* entry: of a list that holds manifests, or NULL. files: looks at all files next to the manifest. */
-static enum status open_folder(const char *folder, struct checkpoint_entry *entry, bool files, struct checkpoint **out,
-                               struct error *err)
+static enum status open_folder(const char *folder, struct checkpoint_entry *entry, bool files, struct verifier full,
+                               struct checkpoint **out, struct error *err)
 {
     RELEASED(checkpoint_drop) struct checkpoint *checkpoint = memory_zeroed(1, sizeof *checkpoint);
     struct checkpoint_reader *reader = checkpoint->private_ = memory_zeroed(1, sizeof *reader);
@@ -37,6 +43,7 @@ static enum status open_folder(const char *folder, struct checkpoint_entry *entr
     checkpoint->private_ = reader;
     strcpy(checkpoint->path, folder);
     reader->folder = checkpoint->path;
+    if (full.verify) TRY(full.verify(full.context, checkpoint, err));
     *out = TAKEN(checkpoint);
     return STATUS_OK;
 }
@@ -59,22 +66,6 @@ void checkpoint_close(struct checkpoint *checkpoint)
     manifest_free(reader->manifest);
     free(reader);
     free(checkpoint);
-}
-
-/* How the contents of a checkpoint are verified before it is taken; no function: they are not. */
-struct verifier {
-    checkpoint_verifier *verify;
-    void *context;
-};
-
-static enum status open_one(const char *folder, struct checkpoint_entry *entry, struct verifier full,
-                            struct checkpoint **out, struct error *err)
-{
-    RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
-    TRY(open_folder(folder, entry, true, &checkpoint, err));
-    if (full.verify) TRY(full.verify(full.context, checkpoint, err));
-    *out = TAKEN(checkpoint);
-    return STATUS_OK;
 }
 
 /* The hint where no checkpoint is taken. damaged: there are others, and a warning has named the damage of each. */
@@ -157,7 +148,7 @@ static enum status open_entry(struct checkpoint_list *list, const char *dir, int
     char folder[FS_PATH_MAX];
     *damaged = true;
     TRY(fs_join(folder, dir, entry->name, STATUS_CHECKPOINT, err));
-    enum status status = open_one(folder, entry, full, out, err);
+    enum status status = open_folder(folder, entry, true, full, out, err);
     const struct stat identity = {.st_dev = entry->stamp.device, .st_ino = entry->stamp.folder};
     *again =
         status == STATUS_CHECKPOINT && (identity.st_ino ? !checkpoint_is_still(folder, &identity) : !fs_exists(folder));
@@ -217,12 +208,14 @@ static enum status open_newest(const char *dir, struct verifier full, struct che
     return status;
 }
 
-static enum status open_dir(const char *dir, struct verifier full, struct checkpoint **checkpoint, struct error *err)
+enum status checkpoint_open_verified(const char *dir, checkpoint_verifier *verify, void *context,
+                                     struct checkpoint **checkpoint, struct error *err)
 {
+    const struct verifier full = {verify, context};
     bool is_checkpoint;
     char folder[FS_PATH_MAX];
     TRY(checkpoint_locate(dir, &is_checkpoint, folder, err));
-    if (is_checkpoint) return open_one(folder, NULL, full, checkpoint, err);
+    if (is_checkpoint) return open_folder(folder, NULL, true, full, checkpoint, err);
     enum status status = STATUS_OK;
     bool again = true;
     for (int i = 0; i < CHECKPOINT_TRIES && again; i++) status = open_newest(folder, full, checkpoint, &again, err);
@@ -237,13 +230,7 @@ static enum status verify_opened(void *context, const struct checkpoint *checkpo
 
 enum status checkpoint_open(const char *dir, bool full, struct checkpoint **checkpoint, struct error *err)
 {
-    return open_dir(dir, (struct verifier){full ? verify_opened : NULL, NULL}, checkpoint, err);
-}
-
-enum status checkpoint_open_verified(const char *dir, checkpoint_verifier *verify, void *context,
-                                     struct checkpoint **checkpoint, struct error *err)
-{
-    return open_dir(dir, (struct verifier){verify, context}, checkpoint, err);
+    return checkpoint_open_verified(dir, full ? verify_opened : NULL, NULL, checkpoint, err);
 }
 
 enum status checkpoint_open_part(const char *folder, int part, int parts, struct checkpoint **checkpoint,
@@ -253,11 +240,9 @@ enum status checkpoint_open_part(const char *folder, int part, int parts, struct
     char place[FS_PATH_MAX];
     TRY(checkpoint_locate(folder, &is_checkpoint, place, err));
     if (!is_checkpoint) return error_set(err, STATUS_CHECKPOINT, "'%s' is a folder of checkpoints", folder);
-    TRY(open_folder(place, NULL, false, checkpoint, err));
+    TRY(open_folder(place, NULL, false, (struct verifier){NULL}, checkpoint, err));
     enum status status = checkpoint_check_part(*checkpoint, part, parts, err);
-    if (status != STATUS_OK) {
-        checkpoint_close(TAKEN(*checkpoint));
-    }
+    if (status != STATUS_OK) checkpoint_close(TAKEN(*checkpoint));
     return status;
 }
 

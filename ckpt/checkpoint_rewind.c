@@ -1,13 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* checkpoint_rewind.c: each step is on disk before the next.
- *
- *   step                                                          a resume of the run folder after a kill
- *   1  metrics.jsonl is also called metrics.jsonl.N               takes the newest checkpoint, as if nothing had been
- *   2  the resumed checkpoint gets its plain name, in one call    asked for; or the resumed one, where that is the
- *      with the one that has it (renameat2, RENAME_EXCHANGE)      newest now
- *   3  those ahead of it go aside, the oldest first               the same: the newest goes last, and with it the old
- *                                                                 history ends
- *   4  `latest` points at the resumed one                         takes the resumed one
+/* checkpoint_rewind.c: the steps that docs/checkpoint-format.md lists, each on disk before the next. In step 2 two
+ * checkpoints exchange their names in one call (renameat2, RENAME_EXCHANGE); in step 3 the newest goes last, and with
+ * it the old history ends.
  *
  * On a file system that cannot exchange two names, the checkpoint that has the name goes aside first; a kill just then
  * leaves the run with the checkpoints before both. */

@@ -1,14 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* checkpoint_save.c: writing a checkpoint so that a kill at any instant leaves a valid one. docs/checkpoint-format.md
- * says what a kill after each step leaves, and what becomes of folders whose names are in the way.
- *
- *   step 1  rank 0   sweeps away .tmp-*, makes .tmp-NAME-UNIQUE
- *        2  all      write rank-NNNNN.zst there, fsync; with keep_last each reads its file back
- *        3  rank 0   writes tokenizer files, fsync
- *        4  rank 0   writes manifest.json, fsync; fsync .tmp-…; with keep_last it reads these files back
- *        5  rank 0   rename .tmp-… to NAME, fsync the folder: the new checkpoint counts
- *        6  rank 0   moves `latest` (made aside, then renamed)
- *        7  rank 0   deletes the oldest (checkpoint_retention.h): renamed to .tmp-delete-X first
+ * lists the steps, and says what a kill after each leaves and what becomes of folders whose names are in the way.
  *
  * Before step 7 only folders that are never read are deleted. UNIQUE is new for each save: a rank of an earlier start
  * that was cut off may still write into its own .tmp folder.
@@ -30,9 +22,7 @@
 enum { SAVING_UNIQUE_BYTES = 17 }; /* 16 hexadecimal digits */
 
 struct saving_report {
-    struct outcome outcome;
-    int cause; /* error_cause() */
-    char host[256], text[1536];
+    struct told_outcome told;
     struct rankfile_facts facts;
     char unique[SAVING_UNIQUE_BYTES]; /* rank 0's */
     int64_t bytes;                    /* rank 0's, after publication */
@@ -67,25 +57,15 @@ struct checkpoint_saving {
 static enum status finish_part(struct checkpoint_saving *save, struct error *err)
 {
     struct saving_report own = {.bytes = save->bytes, .facts = save->facts};
-    enum status status = save->status;
     int lowest;
     *err = save->err;
-    snprintf(own.host, sizeof own.host, "%s", save->writer->host ? save->writer->host : "");
-    if (status != STATUS_OK) {
-        own.cause = err->cause;
-        snprintf(own.text, sizeof own.text, "%.1500s", err->text);
-    }
     memcpy(own.unique, save->unique, sizeof own.unique);
-    status = agree_with(save->writer->comm, &own.outcome, sizeof own, save->reports, status, &lowest, err);
+    enum status status = agree_telling(save->writer->comm, save->writer->host, &own.told, sizeof own, save->reports,
+                                       save->status, &lowest, err);
     save->peer_lost = status != STATUS_OK && lowest < 0;
-    if (lowest < 0) return status;
-    error_set(err, status, "%s", save->reports[lowest].text);
-    if (save->world > 1) {
-        error_prefix(err, "rank %d on %s", lowest, save->reports[lowest].host);
-        error_blame(err, lowest, FAILURE_NONE);
-    }
-    error_cause(err, save->reports[lowest].cause);
-    return status;
+    if (lowest < 0 || save->world == 1) return status;
+    error_prefix(err, "rank %d on %s", lowest, save->reports[lowest].told.host);
+    return error_blame(err, lowest, FAILURE_NONE);
 }
 
 /* ---- writing files ------------------------------------------------------- */
@@ -183,7 +163,7 @@ static enum status collect_rank_files(struct checkpoint_saving *save, struct err
             return error_system(err, STATUS_CHECKPOINT, unseen, "cannot look at '%s'", path);
         if (unseen || info.st_size != file->bytes) {
             error_set(err, STATUS_CHECKPOINT, "rank %d on %s wrote '%s', but %s does not see it", rank,
-                      reports[rank].host, path, reports[0].host);
+                      reports[rank].told.host, path, reports[0].told.host);
             error_hint(err, "all ranks must see the same run folder (run.dir on a shared file system)");
             return error_blame(err, rank, FAILURE_NONE);
         }

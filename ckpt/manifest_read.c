@@ -5,7 +5,6 @@
 #include "ckpt/state_hash.h"
 
 #include "core/metrics/eval_part.h"
-#include "core/model/shard.h"
 
 #include <xxhash.h>
 
@@ -255,9 +254,7 @@ static enum status read_head(const struct place *top, struct manifest *manifest,
     if (json_object_get(top->object, "data_sample_fingerprint"))
         TRY(manifest_get_checksum(top, "data_sample_fingerprint", &manifest->facts.data_fingerprint.sampled, err));
     TRY(manifest_get_string(top, "dtype", &dtype, err));
-    manifest->facts.dtype = DTYPE_COUNT;
-    for (int d = 0; d < DTYPE_COUNT; d++)
-        if (!strcmp(dtype, dtype_name((enum dtype)d))) manifest->facts.dtype = (enum dtype)d;
+    manifest->facts.dtype = dtype_find(dtype);
     if (manifest->facts.dtype == DTYPE_COUNT)
         return bad_manifest(top, "dtype", err, "expected fp32, bf16 or fp16, not '%.40s'", dtype);
 

@@ -290,24 +290,17 @@ void rankfile_frames(const struct rankfile *file, int state, int unit, int64_t f
     *end = base + (first + count - 1) / RANKFILE_FRAME_ELEMENTS + 1;
 }
 
-struct whole_file {
-    struct rankfile *file;
-    int64_t next;
-};
-
-static enum status rankfile_piece_read(void *context, struct read_ahead_piece *piece, struct error *err)
+static enum status name_next_frame(void *file, struct read_ahead_piece *piece, struct error *err)
 {
-    struct whole_file *whole = context;
     (void)err;
-    rankfile_name(whole->file, whole->next++, 0, 0, 0, piece);
+    rankfile_name(file, piece->number, 0, 0, 0, piece);
     return STATUS_OK;
 }
 
 enum status rankfile_verify(struct rankfile *file, struct error *err)
 {
-    struct whole_file whole = {.file = file};
     RELEASED(rankfile_stream_drop) struct rankfile_stream *stream = NULL;
-    const struct read_ahead_source source = {.context = &whole, .next = rankfile_piece_read};
+    const struct read_ahead_source source = {.context = file, .next = name_next_frame};
     TRY(rankfile_stream_new(&source, file->num_frames, &stream, err));
     return rankfile_stream_next(stream, file->num_frames, NULL, err);
 }

@@ -41,10 +41,23 @@ enum status option_integer(const char *option, const char *text, const char *wha
     char *end;
     if (!text) return STATUS_OK;
     errno = 0;
-    *number = strtoll(text, &end, 10);
-    if (*end || end == text || errno || *number < least || *number > most)
+    const long long parsed = strtoll(text, &end, 10);
+    const bool whole = !*end && end != text && !errno;
+    if (whole) *number = parsed;
+    if (!whole || parsed < least || parsed > most)
         return error_set(err, STATUS_USAGE, "--%s must be %s from %" PRId64 " to %" PRId64 ", not '%s'", option, what,
                          least, most, PRINTABLE(text));
+    return STATUS_OK;
+}
+
+enum status option_real(const char *option, const char *text, const char *what, double least, double most,
+                        double *number, struct error *err)
+{
+    char *end;
+    if (!text) return STATUS_OK;
+    *number = strtod(text, &end);
+    if (*end || end == text || !(*number >= least && *number <= most))
+        return error_set(err, STATUS_USAGE, "--%s must be %s, not '%s'", option, what, PRINTABLE(text));
     return STATUS_OK;
 }
 

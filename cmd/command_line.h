@@ -4,6 +4,8 @@
 
 #include "core/core.h"
 
+#include <float.h>
+
 /* A usual option is a flag if it has no value, else a text that is not empty. */
 enum option_kind { OPTION_USUAL, OPTION_MAYBE_EMPTY, OPTION_COUNT, OPTION_LIST };
 
@@ -47,9 +49,13 @@ enum status option_take_value(const struct option_row *row, int argc, char **arg
                               struct error *err);
 
 /* Reads the whole number that is an option's value; text NULL: it was not given, and *number stays. what: "a number".
- * STATUS_USAGE: the text is not a number, or the number is below `least` or above `most`. */
+ * STATUS_USAGE: the text is no number, and *number stays, or the number is below `least` or above `most`. */
 enum status option_integer(const char *option, const char *text, const char *what, int64_t least, int64_t most,
                            int64_t *number, struct error *err);
+
+/* The same of any number from `least` to `most`, which `what` says. */
+enum status option_real(const char *option, const char *text, const char *what, double least, double most,
+                        double *number, struct error *err);
 
 /* Sets "unknown option 'WORD'", with the nearest one or "ztrain COMMAND --help" as the hint ("": ztrain's own). */
 enum status option_unknown(const char *command, const char *word, const struct option_row *rows, size_t count,

@@ -3,16 +3,13 @@
  * would take. It changes nothing, and reports as unknown what it cannot find out. */
 #include "cmd/command_line.h"
 #include "cmd/engine/gpu_test.h"
-#include "comm/launch/bootstrap.h"
 #include "core/version.h"
 #include "gpu/cpu/cpu_bf16.h"
-#include "gpu/cpu/cpuid.h"
 #include "gpu/cpu/device_cpu.h"
 #include "gpu/cuda/cuda_library_info.h"
 #include "gpu/cuda/nvml.h"
 #include "gpu/noise.h"
 #include "gpu/open/device_open.h"
-#include "gpu/ops.h"
 
 #include <dlfcn.h>
 

@@ -11,15 +11,11 @@
  * A kill leaves the folder beside NAME, which the next export of this name cleans; after a kill between the two renames
  * it first gives the earlier export its name back. Files of an earlier export's folder that no export writes, such as a
  * README.md, are linked into the new one before the exchange. */
-#include "ckpt/checkpoint_folders.h"
 #include "ckpt/huggingface/huggingface.h"
 #include "cmd/command_line.h"
-#include "cmd/run/run_lock.h"
 #include "cmd/run/run_state.h"
 #include "core/faults.h"
 #include "core/spec/adapter_config.h"
-
-#include <strings.h>
 
 static const char USAGE[] =
     "usage: ztrain export DIR --out HFDIR [--best] [--merge] [--base DIR] [--dtype TYPE]\n"

@@ -2,9 +2,7 @@
 /* init.c: `ztrain init` writes a run spec from flags, and on a terminal from answers to a few questions. What it writes
  * passes `ztrain --dry-run`: it was read, planned, and compared with data and weights before. */
 #include "cmd/init.h"
-#include "cmd/command_line.h"
 #include "gpu/open/device_open.h"
-#include "gpu/simulate/simulated_device.h"
 
 static const char USAGE[] =
     "usage: ztrain init [--model DIR --data PREFIX] [options]\n"

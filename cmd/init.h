@@ -2,6 +2,7 @@
 /* init.h: the parts of `ztrain init`: flags and answers, each checked at once; settings by the plan; the run spec. */
 #pragma once
 
+#include "cmd/command_line.h"
 #include "cmd/plan.h"
 #include "core/data/document_fit.h"
 #include "core/data/label_set.h"

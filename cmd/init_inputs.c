@@ -4,12 +4,7 @@
 #include "cmd/init.h"
 #include "core/data/data_summary.h"
 #include "core/model/model_folder.h"
-#include "core/model/tensor_table.h"
-#include "core/spec/spec.h"
-#include "core/text/tokenizer.h"
 #include "gpu/open/device_open.h"
-
-#include <strings.h>
 
 enum { INIT_TRIES = 3 };
 
@@ -146,26 +141,18 @@ static enum status init_take_method(struct init *t, const char *text, struct err
 
 /* ---- the data ------------------------------------------------------------ */
 
-static bool init_line_has(const char *line, const char *key)
-{
-    const char *found = strstr(line, key);
-    if (!found) return false;
-    found += strlen(key);
-    return found[strspn(found, " ")] == ':';
-}
-
 /* The options of ztrain-tokenize for what the first line of a .jsonl file holds. */
 static const char *init_text_form(const char *path)
 {
-    char line[1 << 16] = "";
+    OWNED char *line = NULL;
+    size_t room = 0;
     FILE *file = fs_has_suffix(path, ".jsonl") ? memory_fopen(path, "r") : NULL;
-    const bool read = file && fgets(line, sizeof line, file);
-    if (file) fclose(file);
-    if (!read) return "";
-    if (init_line_has(line, "\"messages\"") || init_line_has(line, "\"conversations\"")) return " --chat-template";
-    if (init_line_has(line, "\"prompt\"") && init_line_has(line, "\"completion\""))
-        return " --completion prompt,completion";
-    return "";
+    if (!file) return "";
+    json_auto_t *document = memory_getline(&line, &room, file) < 0 ? NULL : json_loads(line, 0, NULL);
+    fclose(file);
+    if (json_object_get(document, "messages") || json_object_get(document, "conversations")) return " --chat-template";
+    const bool pairs = json_object_get(document, "prompt") && json_object_get(document, "completion");
+    return pairs ? " --completion prompt,completion" : "";
 }
 
 /* Data that are text yet: names the command that makes shards of them. */
@@ -283,29 +270,6 @@ static enum status init_find_validation(struct init *t, struct error *err)
     return STATUS_OK;
 }
 
-/* ---- numbers ------------------------------------------------------------- */
-
-static enum status init_whole(const char *text, int64_t least, int64_t most, int64_t *value, struct error *err)
-{
-    char *end;
-    errno = 0;
-    const long long number = strtoll(text, &end, 10);
-    if (end == text || *end || errno || number < least || number > most)
-        return error_set(err, STATUS_USAGE, "'%s' is not a number from %" PRId64 " to %" PRId64, text, least, most);
-    *value = number;
-    return STATUS_OK;
-}
-
-static enum status init_real(const char *text, double most, double *value, struct error *err)
-{
-    char *end;
-    const double number = strtod(text, &end);
-    if (end == text || *end || !(number > 0) || !(number <= most))
-        return error_set(err, STATUS_USAGE, "'%s' is not a number above 0, and at most %g", text, most);
-    *value = number;
-    return STATUS_OK;
-}
-
 /* ---- the machine --------------------------------------------------------- */
 
 /* What the driver says; a machine without one, or whose GPU does not open, has none. */
@@ -337,7 +301,7 @@ static enum status init_take_gpus(struct init *t, const char *text, struct error
 {
     const bool cpu = t->flags.device && strcasecmp(t->flags.device, "cpu") == 0;
     int64_t gpus = 0;
-    TRY(init_whole(text, 0, 65536, &gpus, err));
+    TRY(option_integer("gpus", text, "a number", 0, 65536, &gpus, err));
     if (gpus > 0 && cpu) {
         error_set(err, STATUS_USAGE, "%" PRId64 " GPUs were asked for, and --device cpu", gpus);
         return error_hint(err, "one of the two; `ztrain --local-gpus N` starts N processes that share the cores");
@@ -416,7 +380,7 @@ static enum status init_count_samples(struct init *t, struct error *err)
 
 static enum status init_take_seq_length(struct init *t, const char *text, struct error *err)
 {
-    if (init_whole(text, 2, t->desc.max_positions, &t->seq_length, err) != STATUS_OK)
+    if (option_integer("seq-length", text, "a number", 2, t->desc.max_positions, &t->seq_length, err) != STATUS_OK)
         return error_hint(err, "the model has %" PRId64 " positions", t->desc.max_positions);
     if (t->labels && t->labels->longest > t->seq_length) {
         error_set(err, STATUS_USAGE, "a document has %" PRId64 " tokens, and %" PRId64 " is the most",
@@ -444,7 +408,7 @@ static const char *init_usual_batch(const struct init *t, char text[INIT_TEXT])
 static enum status init_take_batch(struct init *t, const char *text, struct error *err)
 {
     const int ranks = t->ranks, most = ranks > 8 ? ranks : 8; /* a run on few may grow */
-    TRY(init_whole(text, 1, t->samples, &t->batch, err));
+    TRY(option_integer("batch", text, "a number", 1, t->samples, &t->batch, err));
     t->virtual_ranks = ranks;
     for (int n = ranks; n <= most; n += ranks) t->virtual_ranks = t->batch % n == 0 ? n : t->virtual_ranks;
     if (t->virtual_ranks == 1) t->virtual_ranks = 0;
@@ -455,14 +419,14 @@ static enum status init_take_batch(struct init *t, const char *text, struct erro
 
 static enum status init_take_epochs(struct init *t, const char *text, struct error *err)
 {
-    TRY(init_real(text, 1e6, &t->epochs, err));
+    TRY(option_real("epochs", text, "a number above 0, and at most 1e6", DBL_MIN, 1e6, &t->epochs, err));
     t->steps = spec_run_length(t->epochs, 0, t->samples / t->batch);
     return STATUS_OK;
 }
 
 static enum status init_take_lr(struct init *t, const char *text, struct error *err)
 {
-    return init_real(text, 1, &t->lr, err);
+    return option_real("lr", text, "a number above 0, and at most 1", DBL_MIN, 1, &t->lr, err);
 }
 
 /* ---- flags and answers --------------------------------------------------- */

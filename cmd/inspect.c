@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* inspect.c: `ztrain inspect DIR [--tensors]` prints what a checkpoint holds, from its manifest; of a run folder also
  * the checkpoints that were moved aside or cannot be read. --tensors reads and verifies the weights. */
-#include "ckpt/checkpoint.h"
-#include "ckpt/checkpoint_folders.h"
 #include "ckpt/checkpoint_list.h"
 #include "ckpt/state_hash.h"
 #include "cmd/command_line.h"

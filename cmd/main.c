@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* main.c: runs the command, prints its error, exits. No other file does (exceptions: scripts/check-functions.py). */
 #include "cmd/command_line.h"
-#include "core/core.h"
 
 #include <signal.h>
 #include <sys/auxv.h>

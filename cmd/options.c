@@ -3,7 +3,6 @@
 
 #include "cmd/command_line.h"
 #include "cmd/supervise/supervise.h"
-#include "comm/launch/bootstrap.h"
 #include "gpu/simulate/op_estimate.h"
 
 enum option_scope { IN_BOTH, IN_TRAINING, IN_PLAN }; /* IN_PLAN: training refuses it with a separate message */
@@ -73,25 +72,21 @@ static const struct option_row option_table[] = {
      "print the versions of ztrain and of the libraries in use"},
 };
 
-static enum status refuse_local_gpus(long count, struct error *err)
+static enum status refuse_local_gpus(int64_t count, struct error *err)
 {
-    error_set(err, STATUS_USAGE, "--local-gpus must be from 1 to %d, not %ld", SUPERVISE_MAX_RANKS, count);
+    error_set(err, STATUS_USAGE, "--local-gpus must be a number from 1 to %d, not '%" PRId64 "'", SUPERVISE_MAX_RANKS,
+              count);
     return error_hint(err, "srun starts more ranks than that");
 }
 
 static enum status set_option_count(const struct option_row *row, const char *value, int *field, struct error *err)
 {
-    const bool local =
-        row->offset == offsetof(struct options, local_gpus); /* a dry run may have more: check_together() */
+    const bool local = row->offset == offsetof(struct options, local_gpus);
     const int most = local ? SUPERVISE_MAX_RANKS : 65536;
-    char *end;
-    errno = 0;
-    long n = strtol(value, &end, 10);
-    if (*end || end == value)
-        return error_set(err, STATUS_USAGE, "--%s must be a number from 1 to %d, not '%s'", row->name, most, value);
+    int64_t n = 0;
+    const enum status status = option_integer(row->name, value, "a number", 1, most, &n, err);
     if (local && n > BOOTSTRAP_MAX_RANKS) return refuse_local_gpus(n, err);
-    if (errno || n < 1 || (n > most && !local))
-        return error_set(err, STATUS_USAGE, "--%s must be from 1 to %d, not %s", row->name, most, value);
+    if (status != STATUS_OK && (!local || n <= most)) return status; /* a dry run may have more: check_together() */
     *field = (int)n;
     return STATUS_OK;
 }

@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/plan.h"
 
-#include "ckpt/checkpoint.h"
 #include "cmd/command_line.h"
-#include "cmd/engine/engine.h"
 #include "cmd/options.h"
 #include "gpu/open/device_open.h"
-#include "gpu/simulate/simulated_device.h"
 
 static void plan_print_schedule(const struct engine *t, bool data_known)
 {

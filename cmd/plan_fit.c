@@ -8,7 +8,6 @@
  * rounds results differently than the spec asks for is listed, but is the best only if nothing else fits. NVMe is
  * slower and takes as much of the device, so it is searched only where a node's host memory is limited or the spec
  * asks. */
-#include "cmd/engine/memory_tunables.h"
 #include "cmd/plan.h"
 
 static const double same_time = 0.005; /* times that differ by this part are about the same */
@@ -223,8 +222,6 @@ static void print_fit_lines(const struct fit_plan *p, int row, const struct fit_
            p->spec->train_batch_size, c->setting.micro, copy.gradient_accumulation_steps);
     for (int i = 0; i < lines.count; i++) plan_fit_print_yaml(open, lines.items[i], ours);
 }
-
-/* ---- nothing fits -------------------------------------------------------- */
 
 static enum status refuse(const struct fit_plan *p, struct error *err)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* plan_speed.c: `ztrain plan --speed`. An overhead costs the difference from a walk that assumes it away. */
+#include "cmd/command_line.h"
 #include "cmd/plan.h"
-
 #include "gpu/simulate/published_speed.h"
 
 /* ---- printing ------------------------------------------------------------ */
@@ -202,13 +202,9 @@ enum status plan_speed(const struct machine_question *question, const char *pric
     const struct policy_cost *none = &costs[RECOMPUTE_NONE];
     const double mib = 1048576;
     struct simulated_times times;
-    char *end = NULL;
-    const double price = price_text ? strtod(price_text, &end) : 0; /* 0: not known */
-    if (price_text && (end == price_text || *end || !(price > 0 && price <= 1e9))) {
-        error_set(err, STATUS_USAGE, "--price must be a number above 0, and at most 1e9, not '%s'",
-                  PRINTABLE(price_text));
+    double price = 0; /* not known */
+    if (option_real("price", price_text, "a number above 0, and at most 1e9", DBL_MIN, 1e9, &price, err) != STATUS_OK)
         return error_hint(err, "what a GPU costs an hour, without a currency: --price 2.5");
-    }
     TRY(simulated_machine_find(question, &machine, err));
     TRY(simulated_run_build(&p, &machine, spec, false, err));
     TRY(simulated_run_step(&p, 0, &machine.link, &times, err));

@@ -5,7 +5,6 @@
 #include "cmd/run/stop_signal.h"
 
 #include <signal.h>
-#include <strings.h>
 
 enum { REPORT_RUNS = 32 };
 /* Seconds: for which a disk that refuses a page is tried again, as a run tries a checkpoint; between two attempts. */
@@ -181,13 +180,10 @@ enum status cmd_report(int argc, char **argv, struct error *err)
                                              OPTION(struct report_options, watch, "watch", NULL)};
     static const struct command_line line = {"report", USAGE,         "run", REPORT_RUNS, "ztrain report runs/NAME",
                                              rows,     COUNT_OF(rows)};
-    struct report_options options = {.count = 0};
-    char *end = NULL;
+    struct report_options options = {.seconds = 5};
     TRY(command_line_parse(&line, argc, argv, &options, err));
     while (options.count < REPORT_RUNS && options.runs[options.count]) options.count++;
-    options.seconds = options.interval ? strtod(options.interval, &end) : 5;
-    if (end && (*end || end == options.interval || !(options.seconds >= 0.1 && options.seconds <= 86400)))
-        return error_set(err, STATUS_USAGE, "--interval takes 0.1 to 86400 seconds, not '%s'", options.interval);
+    TRY(option_real("interval", options.interval, "0.1 to 86400 seconds", 0.1, 86400, &options.seconds, err));
     if (options.interval && !options.watch) return error_set(err, STATUS_USAGE, "--interval is an option of --watch");
     if (options.watch && !options.out)
         return error_set(err, STATUS_USAGE, "--watch writes a page; hint: ztrain report RUN --out report.html --watch");

@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sample.c: `ztrain sample DIR --prompt TEXT` continues a prompt with a checkpoint, a run's, or a model folder. */
-#include "ckpt/checkpoint.h"
 #include "ckpt/huggingface/huggingface.h"
 #include "cmd/command_line.h"
 #include "core/model/adapter.h"
 #include "core/model/end_tokens.h"
-#include "core/model/model_config.h"
 #include "core/model/model_folder.h"
-#include "core/model/shard.h"
-#include "core/model/tensor_table.h"
 #include "core/spec/adapter_config.h"
 #include "core/text/tokenizer.h"
 #include "gpu/model/generate.h"
@@ -67,19 +63,6 @@ struct task {
     struct sampler_settings settings;
 };
 
-/* ---- the command line ---------------------------------------------------- */
-
-static enum status sample_read_number(const char *option, const char *text, double *value, struct error *err)
-{
-    char *end;
-    if (!text) return STATUS_OK;
-    const double x = strtod(text, &end);
-    if (*end || end == text || !isfinite(x))
-        return error_set(err, STATUS_USAGE, "--%s must be a number, not '%s'", option, PRINTABLE(text));
-    *value = x;
-    return STATUS_OK;
-}
-
 static enum status read_sample_settings(const struct arguments *a, struct task *task, struct error *err)
 {
     const bool draws = a->top_k || a->top_p || a->seed;
@@ -90,13 +73,9 @@ static enum status read_sample_settings(const struct arguments *a, struct task *
     TRY(option_integer("max-tokens", a->max_tokens, "a whole number", 1, INT32_MAX, &task->max_tokens, err));
     TRY(option_integer("top-k", a->top_k, "a whole number", 0, INT32_MAX, &s->top_k, err));
     TRY(option_integer("seed", a->seed, "a whole number", 0, INT64_MAX, &seed, err));
-    TRY(sample_read_number("temperature", a->temperature, &s->temperature, err));
-    TRY(sample_read_number("top-p", a->top_p, &s->top_p, err));
+    TRY(option_real("temperature", a->temperature, "0 (greedy) or higher", 0, DBL_MAX, &s->temperature, err));
+    TRY(option_real("top-p", a->top_p, "above 0 and at most 1", DBL_MIN, 1, &s->top_p, err));
     s->seed = (uint64_t)seed;
-    if (s->temperature < 0)
-        return error_set(err, STATUS_USAGE, "--temperature must be 0 (greedy) or higher, not %s", a->temperature);
-    if (!(s->top_p > 0 && s->top_p <= 1))
-        return error_set(err, STATUS_USAGE, "--top-p must be above 0 and at most 1, not %s", a->top_p);
     if (s->temperature == 0 && draws) {
         error_set(err, STATUS_USAGE,
                   "--temperature 0 takes the most probable token: --top-k, --top-p and --seed have no effect with it");
@@ -137,12 +116,6 @@ static bool sample_has_file(const char *dir, const char *name)
     return fs_join(path, dir, name, STATUS_DATA, NULL) == STATUS_OK && fs_exists(path);
 }
 
-/* A PEFT folder has the adapter's config, and not the model's. */
-static bool sample_is_peft(const char *dir)
-{
-    return sample_has_file(dir, ADAPTER_CONFIG_FILE) && !sample_has_file(dir, "config.json");
-}
-
 static enum status read_peft_description(struct sample_model *m, const char *dir, const char *moved, struct error *err)
 {
     TRY(adapter_config_load(dir, &m->adapter, err));
@@ -168,7 +141,9 @@ static enum status read_description(struct sample_model *m, const char *dir, con
                                     struct error *err)
 {
     const bool checkpoints = sample_has_file(dir, "manifest.json") || sample_has_file(dir, "checkpoints");
-    const bool peft = sample_is_peft(dir), folder = (sample_has_file(dir, "config.json") && !checkpoints) || peft;
+    const bool config = sample_has_file(dir, "config.json"),
+               peft = !config && sample_has_file(dir, ADAPTER_CONFIG_FILE);
+    const bool folder = (config && !checkpoints) || peft;
     if (folder && a->best)
         return error_set(err, STATUS_USAGE, "--best is for runs, and '%s' is a %s folder", PRINTABLE(dir),
                          peft ? "PEFT" : "Hugging Face");
@@ -437,7 +412,7 @@ static enum status check_prompt(const struct sample_model *model, const struct t
     return STATUS_OK;
 }
 
-/* ---- the output ---------------------------------------------------------- */
+/* ---- the continuation ---------------------------------------------------- */
 
 /* The continuation on stdout, as it comes: text, or token ids with commas. Half a character waits for its rest. */
 struct output {
@@ -459,8 +434,6 @@ static enum status print_sample_text(struct output *output, struct error *err)
     if (!fflush(stdout) && !ferror(stdout)) return STATUS_OK;
     return error_set(err, STATUS_USAGE, "cannot write to standard output: %s", strerror(errno));
 }
-
-/* ---- the continuation ---------------------------------------------------- */
 
 static enum status continue_prompt(struct sample_model *model, const struct task *task, int64_t most,
                                    struct sampler *sampler, struct output *output, struct error *err)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* verify.c: `ztrain verify DIR` compares every byte of the checkpoints with their checksums. */
-#include "ckpt/checkpoint_folders.h"
 #include "ckpt/checkpoint_list.h"
 #include "cmd/command_line.h"
 

@@ -68,20 +68,35 @@ static enum status agree_exchange_by_comm(void *comm, const void *own, size_t by
     return comm_exchange(comm, own, bytes, all, err);
 }
 
-enum status agree_with(struct comm *comm, struct outcome *own, size_t bytes, void *all, enum status status, int *lowest,
-                       struct error *err)
+static struct agree_ranks ranks_of(struct comm *comm)
 {
-    const struct agree_ranks ranks = {comm_rank(comm), comm_world(comm), agree_exchange_by_comm, comm};
-    return agree_through(&ranks, own, bytes, all, status, lowest, err);
+    return (struct agree_ranks){comm_rank(comm), comm_world(comm), agree_exchange_by_comm, comm};
+}
+
+enum status agree_telling(struct comm *comm, const char *host, struct told_outcome *own, size_t bytes, void *all,
+                          enum status status, int *lowest, struct error *err)
+{
+    const struct agree_ranks ranks = ranks_of(comm);
+    snprintf(own->host, sizeof own->host, "%s", host ? host : "");
+    if (status != STATUS_OK) {
+        own->cause = err->cause;
+        snprintf(own->text, sizeof own->text, "%.1500s", err->text);
+    }
+    status = agree_through(&ranks, &own->outcome, bytes, all, status, lowest, err);
+    if (*lowest < 0) return status;
+    const struct told_outcome *first = (const void *)agreed_outcome_at(all, bytes, *lowest);
+    error_set(err, status, "%s", first->text);
+    return error_cause(err, first->cause);
 }
 
 enum status agree(struct comm *comm, enum status status, struct error *err)
 {
-    int world = comm_world(comm), lowest;
-    if (world == 1) return status;
+    const struct agree_ranks ranks = ranks_of(comm);
+    if (ranks.world == 1) return status;
+    int lowest;
     struct outcome own;
-    OWNED struct outcome *all = memory_alloc((size_t)world * sizeof *all);
-    return agree_with(comm, &own, sizeof own, all, status, &lowest, err);
+    OWNED struct outcome *all = memory_alloc((size_t)ranks.world * sizeof *all);
+    return agree_through(&ranks, &own, sizeof own, all, status, &lowest, err);
 }
 
 struct keyed_exchange {

@@ -18,13 +18,20 @@ struct outcome {
     uint64_t text, likeness; /* hashes of the message; agree_likeness() */
 };
 
-/* The same with a record of each rank. own: this rank's (bytes); all: world × bytes, filled unless the exchange fails.
- * *lowest: the lowest rank that failed; -1: none, or the exchange failed, which is this rank's error unless it had one.
- * err is not NULL. */
-enum status agree_with(struct comm *comm, struct outcome *own, size_t bytes, void *all, enum status status, int *lowest,
-                       struct error *err);
+/* The same for ranks that continue after an error: all of them have that of the lowest rank that failed. */
+struct told_outcome {
+    struct outcome outcome;
+    int32_t cause; /* error_cause() */
+    char host[256], text[1536];
+};
 
-/* The same before there is a communicator: by bootstrap_exchange() with `key`. */
+/* host: this rank's, or NULL. own: this rank's record (bytes), which begins with the outcome; all: world × bytes,
+ * filled unless the exchange fails. *lowest: the lowest rank that failed; -1: none, or the exchange failed, which is
+ * this rank's error unless it had one. err is not NULL. */
+enum status agree_telling(struct comm *comm, const char *host, struct told_outcome *own, size_t bytes, void *all,
+                          enum status status, int *lowest, struct error *err);
+
+/* agree() with a record of each rank, before there is a communicator: by bootstrap_exchange() with `key`. */
 enum status agree_by_key(struct bootstrap *boot, const char *key, struct outcome *own, size_t bytes, void *all,
                          enum status status, int *lowest, struct error *err);
 

@@ -4,7 +4,6 @@
  * simulation's (transport_simulated.c). */
 #include "comm/comm.h"
 
-#include "comm/comm_internal.h"
 #include "comm/transport_gpu.h"
 #include "gpu/spans.h"
 
@@ -24,7 +23,6 @@ enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *con
     c->world = bootstrap->world;
     c->own_fd = -1;
     c->submit = transport_host_submit;
-    c->takes_pieces = true;
     c->config = *config;
     pthread_mutex_init(&c->mutex, NULL);
     size_t world = (size_t)c->world;
@@ -32,7 +30,6 @@ enum status comm_open(struct bootstrap *bootstrap, const struct comm_config *con
     c->peers = memory_zeroed(world, sizeof *c->peers);
     c->in = memory_zeroed(world, sizeof *c->in);
     c->slots = memory_zeroed(world, sizeof *c->slots);
-    c->sizes = memory_zeroed(world, sizeof *c->sizes);
     if (bootstrap->launcher && c->world > 1)
         TRY_GOTO(comm_join_nodes(c, bootstrap, err));
     else
@@ -67,7 +64,6 @@ void comm_close(struct comm *comm)
     free(comm->scratch);
     free(comm->bad);
     free(comm->slots);
-    free(comm->sizes);
     free(comm);
 }
 
@@ -79,7 +75,6 @@ enum status comm_attach_device(struct comm *comm, struct device *device, bool ma
     if (device->kind == DEVICE_CPU || comm->world == 1) return STATUS_OK;
     TRY(transport_gpu_new(comm, device, may_share, nccl_ctas, &comm->gpu, way, err));
     comm->submit = transport_gpu_submit;
-    comm->takes_pieces = !comm->gpu->nccl;
     return transport_check(comm, device, NULL, 0, err);
 }
 
@@ -88,7 +83,6 @@ void comm_detach_device(struct comm *comm)
     transport_gpu_free(comm->gpu);
     comm->gpu = NULL;
     comm->submit = transport_host_submit;
-    comm->takes_pieces = true;
 }
 
 bool comm_can_capture(const struct comm *comm)
@@ -98,7 +92,7 @@ bool comm_can_capture(const struct comm *comm)
 
 bool comm_takes_pieces(const struct comm *comm)
 {
-    return comm->takes_pieces;
+    return comm->submit == transport_host_submit || (comm->gpu && !comm->gpu->nccl); /* a simulated NCCL does not */
 }
 
 void comm_launch(struct comm *comm, struct graph *graph)
@@ -185,17 +179,15 @@ void comm_reduce_scatter_group(struct comm *comm, const struct data_op *ops, int
     data_ops_submit(comm, OP_REDUCE_SCATTER, ops, count, stream);
 }
 
-void comm_stats_read(struct comm *comm, struct comm_stats *stats, bool reset)
+void comm_stats_take(struct comm *comm, struct comm_stats *stats)
 {
     LOCKED(&comm->mutex);
     *stats = comm->stats;
     stats->network_sent = comm->moved_sent - comm->network_sent;
     stats->network_received = comm->moved_received - comm->network_received;
-    if (reset) {
-        comm->stats = (struct comm_stats){0};
-        comm->network_sent = comm->moved_sent;
-        comm->network_received = comm->moved_received;
-    }
+    comm->stats = (struct comm_stats){0};
+    comm->network_sent = comm->moved_sent;
+    comm->network_received = comm->moved_received;
 }
 
 /* ---- flight recorders ---------------------------------------------------- */

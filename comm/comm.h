@@ -3,7 +3,7 @@
  *
  * Two channels, each with its own order of operations, the same on every rank:
  *
- *     data      comm_all_gather, comm_reduce_scatter: asynchronous, in the order of the communication stream, counted
+ *     data      all-gathers and reduce-scatters: asynchronous, in the order of the communication stream, counted
  *     control   comm_barrier, comm_exchange, comm_sum, comm_broadcast: small host values; block the main thread
  *
  * Reductions add the contributions of ranks 0, 1, … N-1 in this order, in fp32, so results depend neither on timing nor
@@ -121,19 +121,11 @@ struct data_op {
 
 /* recv[r × stride …] (count elements) = rank r's send buffer (count), for all r. send may be recv + rank × stride. */
 void comm_all_gather_group(struct comm *comm, const struct data_op *ops, int count, struct stream *stream);
-static inline void comm_all_gather(struct comm *comm, const struct data_op *op, struct stream *stream)
-{
-    comm_all_gather_group(comm, op, 1, stream);
-}
 
 /* recv (count, recv_dtype) = [recv +] sum over ranks of their send[rank × stride …] (count, dtype), added up in fp32
  * and rounded once. recv may be send + rank × stride (equal dtypes, not accumulate). NCCL adds up in dtype, in its own
  * order, and overwrites the own slice of send. An ordered one is sent to its owner, who adds in fp32. */
 void comm_reduce_scatter_group(struct comm *comm, const struct data_op *ops, int count, struct stream *stream);
-static inline void comm_reduce_scatter(struct comm *comm, const struct data_op *op, struct stream *stream)
-{
-    comm_reduce_scatter_group(comm, op, 1, stream);
-}
 
 /* The operations of a call do not depend on each other: NCCL launches them as one, but ordered ones, and those of a
  * part of the ranks, one after the other. */
@@ -160,7 +152,7 @@ void comm_abort(struct comm *comm, const struct error *err);
 /* After a failure, before comm_close(): see control_await_end(). */
 bool comm_await_end(struct comm *comm, double seconds);
 
-/* Since the last reset, as a bandwidth-optimal algorithm would: (N-1)/N · P each way for a collective of P bytes. */
+/* Since they were taken last, as a bandwidth-optimal algorithm would: (N-1)/N · P each way for P bytes. */
 struct comm_stats {
     int64_t all_gather_calls, all_gather_bytes;
     int64_t reduce_scatter_calls, reduce_scatter_bytes;
@@ -168,7 +160,7 @@ struct comm_stats {
     /* bytes in connections with ranks on other nodes: counted at the sockets, and by theory */
     int64_t network_sent, network_received, theory_sent, theory_received;
 };
-void comm_stats_read(struct comm *comm, struct comm_stats *stats, bool reset);
+void comm_stats_take(struct comm *comm, struct comm_stats *stats);
 
 /* ---- flight recorders ---------------------------------------------------- */
 

@@ -10,8 +10,6 @@
 
 enum { PIECE_BYTES = 1 << 20 /* of memory between two looks at the job's health */ };
 
-struct data_op;
-
 /* Which rank carries which slice between nodes, as the proxy of its node: local rank l of a node receives, for its
  * node, the slices of all ranks on other nodes whose local rank is l modulo the node's size. So a slice crosses to each
  * node once, and a node's ranks share the work. */
@@ -34,7 +32,6 @@ struct comm {
     int rank, world;
     /* the transport of data operations: puts one or a group into the stream's order */
     void (*submit)(const struct data_op *ops, int count, struct stream *stream);
-    bool takes_pieces; /* it moves pieces of slices */
     struct topology topology;
     struct control *control;
     struct net *net;           /* NULL: one node */
@@ -58,13 +55,12 @@ struct comm {
     int32_t *bad;             /* (2 × world): lowest bad ranks, to be sent and received */
 
     /* the control channel's thread only */
-    char **slots;    /* (world) */
-    uint64_t *sizes; /* (world) */
+    char **slots; /* (world) */
 
     pthread_mutex_t mutex; /* guards the statistics */
     struct comm_stats stats;
     int64_t moved_sent, moved_received;     /* net_counts() at the end of the last operation */
-    int64_t network_sent, network_received; /* the same at the last reset */
+    int64_t network_sent, network_received; /* the same at the last comm_stats_take() */
 };
 
 _Static_assert(sizeof(struct data_op) <= STREAM_ARGUMENT_MAX, "a data operation is a stream argument");

@@ -48,8 +48,6 @@ const char *comm_purpose_name(enum comm_purpose purpose)
     return names[purpose];
 }
 
-/* ---- rows ---------------------------------------------------------------- */
-
 /* what: span.what */
 static int row_of(const struct comm_log *log, int what, int unit)
 {

@@ -7,7 +7,6 @@
  *     every rank               maps the pages of its neighbours, which exist by now
  *
  * So no rank touches memory that another one should have touched first (NUMA), and none makes pages twice. */
-#include "comm/comm_internal.h"
 #include "comm/transport_gpu.h"
 
 #include <sys/mman.h>
@@ -88,7 +87,8 @@ enum status comm_share(struct comm *comm, size_t bytes, void **memory, struct er
 {
     ASSERT(!comm->segments);
     *memory = NULL;
-    uint64_t *all = comm->sizes, size = bytes;
+    const uint64_t size = bytes;
+    OWNED uint64_t *all = memory_alloc((size_t)comm->world * sizeof *all);
     TRY(comm_exchange(comm, &size, sizeof size, all, err));
     for (int r = 0; r < comm->world; r++)
         if (all[r] != size) {

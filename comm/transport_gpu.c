@@ -84,38 +84,26 @@ enum status transport_gpu_share(struct transport_gpu *gpu, size_t bytes, void **
     return STATUS_OK;
 }
 
-/* Gathers elements [at, at + count) of every slice. */
-static void gather_piece(struct transport_gpu *gpu, const struct data_op *op, size_t at, size_t count,
-                         struct stream *stream)
+/* Elements [at, at + count) of every slice: a gather sends one and receives all, a reduction the other way round. */
+static void stage_piece(struct transport_gpu *gpu, const struct data_op *op, size_t at, size_t count,
+                        struct stream *stream)
 {
-    const size_t size = dtype_size(op->dtype), bytes = count * size;
+    const bool gathers = op->kind == OP_ALL_GATHER;
+    const size_t size = dtype_size(op->dtype), bytes = count * size, sum_bytes = count * dtype_size(op->recv_dtype);
     struct data_op piece = *op;
     piece.send = gpu->send;
     piece.recv = gpu->recv;
     piece.count = piece.stride = count;
-    stream_copy(stream, gpu->send, (const char *)op->send + at * size, bytes);
+    for (int r = 0; r < (gathers ? 1 : op->group.size); r++)
+        stream_copy(stream, gpu->send + (size_t)r * bytes,
+                    (const char *)op->send + ((size_t)r * op->stride + at) * size, bytes);
+    if (op->accumulate) stream_copy(stream, gpu->recv, data_op_recv(op, at), sum_bytes);
     transport_host_submit(&piece, 1, stream);
-    for (int r = 0; r < op->group.size; r++) {
+    if (!gathers) stream_copy(stream, data_op_recv(op, at), gpu->recv, sum_bytes);
+    for (int r = 0; gathers && r < op->group.size; r++) {
         char *to = (char *)op->recv + ((size_t)r * op->stride + at) * size;
         if (to != (const char *)op->send + at * size) stream_copy(stream, to, gpu->recv + (size_t)r * bytes, bytes);
     }
-}
-
-static void reduce_piece(struct transport_gpu *gpu, const struct data_op *op, size_t at, size_t count,
-                         struct stream *stream)
-{
-    const size_t size = dtype_size(op->dtype), bytes = count * size, recv_bytes = count * dtype_size(op->recv_dtype);
-    struct data_op piece = *op;
-    char *recv = data_op_recv(op, at);
-    piece.send = gpu->send;
-    piece.recv = gpu->recv;
-    piece.count = piece.stride = count;
-    for (int r = 0; r < op->group.size; r++)
-        stream_copy(stream, gpu->send + (size_t)r * bytes,
-                    (const char *)op->send + ((size_t)r * op->stride + at) * size, bytes);
-    if (op->accumulate) stream_copy(stream, gpu->recv, recv, recv_bytes);
-    transport_host_submit(&piece, 1, stream);
-    stream_copy(stream, recv, gpu->recv, recv_bytes);
 }
 
 void transport_gpu_submit(const struct data_op *ops, int count, struct stream *stream)
@@ -125,13 +113,8 @@ void transport_gpu_submit(const struct data_op *ops, int count, struct stream *s
     ASSERT(stream_device(stream) == gpu->device);
     for (const struct data_op *op = ops; op < ops + count; op++) {
         if (gpu->nccl) flight_end(comm_flight_begin(op)); /* when it was enqueued: the host does not see its end */
-        for (size_t at = 0; !gpu->nccl && at < op->count; at += most) {
-            const size_t n = op->count - at < most ? op->count - at : most;
-            if (op->kind == OP_ALL_GATHER)
-                gather_piece(gpu, op, at, n, stream);
-            else
-                reduce_piece(gpu, op, at, n, stream);
-        }
+        for (size_t at = 0; !gpu->nccl && at < op->count; at += most)
+            stage_piece(gpu, op, at, op->count - at < most ? op->count - at : most, stream);
     }
     if (gpu->nccl) gpu->nccl->submit(gpu->nccl, ops, count, stream);
 }

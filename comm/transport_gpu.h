@@ -48,7 +48,7 @@ enum status transport_check(struct comm *comm, struct device *device, void *memo
 /* A watcher thread observes the peers through the control channel, aborts NCCL when the job has failed, and fails the
  * job when NCCL reports an error, so that no rank waits for a dead peer. */
 struct transport_nccl {
-    /* See comm_reduce_scatter(): the order of sums is NCCL's unless op->ordered; op->bad_rank is not filled. */
+    /* See comm_reduce_scatter_group(): the order of sums is NCCL's unless op->ordered; op->bad_rank is not filled. */
     void (*submit)(struct transport_nccl *nccl, const struct data_op *ops, int count, struct stream *stream);
     /* Launches a graph in which operations were captured; does nothing once the communicator is aborted. */
     void (*launch)(struct transport_nccl *nccl, struct graph *graph);

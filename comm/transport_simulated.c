@@ -2,7 +2,6 @@
 #include "comm/transport_simulated.h"
 
 #include "comm/comm_internal.h"
-#include "core/round_up.h"
 #include "gpu/simulate/simulated_device.h"
 
 /* What NCCL's rings reach of a link with large messages (nccl-tests on eight H100: about 360 of 450 GB/s), and the time

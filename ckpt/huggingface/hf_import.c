@@ -444,8 +444,6 @@ static enum status check_complete(const struct huggingface_reader *import, struc
     return error_hint(err, "is the file complete?");
 }
 
-/* ---- reading ------------------------------------------------------------- */
-
 /* ---- quantized folders --------------------------------------------------- */
 
 static bool import_is_quantized(const struct huggingface_reader *import, int tensor)

@@ -21,8 +21,6 @@ struct hf_writer {
     uint16_t *converted; /* owned */
 };
 
-/* ---- a checkpoint's weights ---------------------------------------------- */
-
 enum status hf_writer_read(struct hf_writer *writer, const struct tensor_info *tensor, int64_t first,
                            const float **values, int64_t *count, struct error *err)
 {

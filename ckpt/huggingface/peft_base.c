@@ -22,9 +22,7 @@ void peft_base_store(const struct checkpoint *checkpoint, const struct model_des
 {
     const char *name = json_string_value(json_object_get(checkpoint->spec, "peft.base_dtype"));
     struct quantization_settings wanted = {.method = QUANTIZATION_NF4, .compute_dtype = DTYPE_COUNT};
-    enum dtype plain = checkpoint->dtype;
-    for (int dtype = 0; dtype < DTYPE_COUNT && name; dtype++)
-        plain = strcmp(name, dtype_name((enum dtype)dtype)) == 0 ? (enum dtype)dtype : plain;
+    const enum dtype named = dtype_find(name), plain = named == DTYPE_COUNT ? checkpoint->dtype : named;
     wanted.double_quant = peft_spec_has(checkpoint, "model.quantization_config.bnb_4bit_use_double_quant");
     read_peft_list(checkpoint, "model.quantization_config.llm_int8_skip_modules", &wanted.skip);
     const bool quantized = peft_spec_has(checkpoint, "model.quantization_config.load_in_4bit");

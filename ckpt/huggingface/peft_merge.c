@@ -178,8 +178,6 @@ static enum status merge_tensor(struct hf_writer *writer, const struct hf_tensor
     return STATUS_OK;
 }
 
-/* ---- the whole ----------------------------------------------------------- */
-
 static void merge_release(struct peft_merge *merge)
 {
     huggingface_close(merge->base);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/observe/reports.h"
 
-#include "gpu/ops_profile.h"
-
 struct work {
     double seconds, flops;
 };

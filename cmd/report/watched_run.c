@@ -4,7 +4,6 @@
 #include "ckpt/manifest.h"
 #include "cmd/run/run_lock.h"
 #include "core/metrics/metrics_reader.h"
-#include "core/spec/spec.h"
 
 const char *const run_state_words[] = {"running", "finished", "ended early", "stopped", "over"};
 
@@ -168,16 +167,6 @@ void watched_run_close(struct watched_run *run)
 
 /* ---- several runs -------------------------------------------------------- */
 
-static bool differs(const struct watched_run *runs, int count, const char *key)
-{
-    const char *first = spec_pairs_find(runs[0].spec, key);
-    for (int r = 1; r < count; r++) {
-        const char *other = spec_pairs_find(runs[r].spec, key);
-        if (!first != !other || (first && strcmp(first, other) != 0)) return true;
-    }
-    return false;
-}
-
 struct string_list watched_runs_differences(const struct watched_run *runs, int count)
 {
     struct string_list all = {.count = 0};
@@ -187,7 +176,10 @@ struct string_list watched_runs_differences(const struct watched_run *runs, int 
         json_object_foreach (runs[r].spec, key, value) {
             bool seen = !strcmp(key, "run.name") || !strcmp(key, "run.dir");
             for (int k = 0; k < all.count && !seen; k++) seen = !strcmp(all.items[k], key);
-            if (!seen && differs(runs, count, key)) string_list_add(&all, key);
+            bool same = true; /* a value is not the same as none */
+            for (int k = 1; k < count; k++)
+                same &= json_equal(json_object_get(runs[0].spec, key), json_object_get(runs[k].spec, key));
+            if (!seen && !same) string_list_add(&all, key);
         }
     return all;
 }

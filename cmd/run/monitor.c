@@ -15,14 +15,11 @@ struct monitor {
 static enum status monitor_folder(const struct monitor_settings *settings, const struct run_spec *spec, const char *run,
                                   const char *name, char folder[FS_PATH_MAX], struct error *err)
 {
-    if (!settings->output_path) {
-        char own[FS_PATH_MAX];
-        TRY(fs_join(own, run, name, STATUS_CHECKPOINT, err));
-        return settings->job_name ? fs_join(folder, own, settings->job_name, STATUS_CHECKPOINT, err)
-                                  : fs_join(folder, run, name, STATUS_CHECKPOINT, err);
-    }
-    return fs_join(folder, settings->output_path, settings->job_name ? settings->job_name : spec->run.name,
-                   STATUS_CHECKPOINT, err);
+    const char *place = settings->output_path, *job = settings->job_name;
+    char own[FS_PATH_MAX];
+    if (place) return fs_join(folder, place, job ? job : spec->run.name, STATUS_CHECKPOINT, err);
+    TRY(fs_join(job ? own : folder, run, name, STATUS_CHECKPOINT, err));
+    return job ? fs_join(folder, own, job, STATUS_CHECKPOINT, err) : STATUS_OK;
 }
 
 static enum status open_tensorboard(struct monitor *monitor, const struct run_spec *spec, const char *run,
@@ -45,11 +42,10 @@ static void give_up(struct monitor *monitor, bool csv, const struct error *err)
     log_warn(csv ? "%s; csv_monitor writes no further rows, and metrics.jsonl has all metrics"
                  : "%s; no further events are written for TensorBoard, and metrics.jsonl has all metrics",
              err->text);
-    if (csv) {
+    if (csv)
         csv_monitor_close(TAKEN(monitor->csv));
-    } else {
+    else
         tensorboard_close(TAKEN(monitor->tensorboard));
-    }
 }
 
 struct monitor *monitor_open(const struct run_spec *spec, const char *run, int64_t step, bool evaluation_due)

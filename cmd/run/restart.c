@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/run/restart.h"
 
-#include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_folders.h"
 #include "cmd/run/run_lock.h"
 #include "cmd/run/stop_signal.h"

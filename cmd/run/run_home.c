@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/run/run_home.h"
 
-#include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_folders.h"
 
 /* Whether one of two places is the folder or is inside it. They are absolute, without links. */

@@ -40,7 +40,7 @@ double run_mean_loss(double sum, double targets)
 
 void run_read_volume(struct run *run, struct comm_stats *volume)
 {
-    comm_stats_read(run->comm, volume, true);
+    comm_stats_take(run->comm, volume);
     run->moved.network_sent += volume->network_sent;
     run->moved.network_received += volume->network_received;
     run->moved.theory_sent += volume->theory_sent;

@@ -3,7 +3,6 @@
 
 #include "cmd/run/trace_file.h"
 #include "comm/zero/zero_check.h"
-#include "core/data/token_stream.h"
 #include "core/faults.h"
 #include "core/flight/flight.h"
 

@@ -3,7 +3,6 @@
 
 #include "cmd/engine/engine.h"
 #include "comm/agree.h"
-#include "core/text/tokenizer.h"
 
 /* Whether `resume` is a run folder rather than a checkpoint. False if the disk does not answer: for a run folder,
  * checkpoints ahead of the newest valid one would be moved aside as damaged. */
@@ -138,10 +137,8 @@ struct order {
 };
 
 struct report {
-    struct outcome outcome;
-    int cause;       /* error_cause() */
+    struct told_outcome told;
     int32_t unknown; /* the rank has not seen the checkpoint: it could not open it */
-    char host[256], text[1536];
 };
 _Static_assert(sizeof(struct report) <= COMM_EXCHANGE_MAX, "a report must fit in one exchange");
 
@@ -174,20 +171,11 @@ static enum status resume_verify_share(const struct together *all, const struct 
     OWNED struct report *reports = memory_zeroed((size_t)world, sizeof *reports);
     int lowest;
     if (status == STATUS_OK) status = checkpoint_verify_part(checkpoint, rank, world, err);
-    if (status != STATUS_OK) {
-        own.cause = err->cause;
-        snprintf(own.text, sizeof own.text, "%.1500s", err->text);
-    }
-    snprintf(own.host, sizeof own.host, "%s", all->host ? all->host : "");
-    status = agree_with(all->comm, &own.outcome, sizeof own, reports, status, &lowest, err);
+    status = agree_telling(all->comm, all->host, &own.told, sizeof own, reports, status, &lowest, err);
     *unknown = lowest >= 0 && reports[lowest].unknown;
-    if (lowest >= 0) {
-        error_set(err, status, "%s", reports[lowest].text);
-        error_cause(err, reports[lowest].cause);
-        if (lowest > 0 && (*unknown || status != STATUS_CHECKPOINT || error_is_unreadable(err))) {
-            error_prefix(err, "rank %d on %s", lowest, reports[lowest].host);
-            error_blame(err, lowest, FAILURE_NONE);
-        }
+    if (lowest > 0 && (*unknown || status != STATUS_CHECKPOINT || error_is_unreadable(err))) {
+        error_prefix(err, "rank %d on %s", lowest, reports[lowest].told.host);
+        error_blame(err, lowest, FAILURE_NONE);
     }
     return status;
 }

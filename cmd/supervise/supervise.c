@@ -18,7 +18,6 @@
 
 #include "cmd/run/stop_signal.h"
 #include "comm/control/control.h"
-#include "comm/launch/bootstrap.h"
 #include "core/output.h"
 
 #include <poll.h>

@@ -220,10 +220,8 @@ static void agent_receive(struct agent *agent, struct connection *c)
         if (agent_inbox_feed(&c->inbox, agent->scratch, (size_t)n, &error) == STATUS_OK) return;
         c->ended = true;
         control_fail(agent->control, &error);
-    } else if (n == 0) {
-        connection_ended(agent, c, 0);
-    } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
-        connection_ended(agent, c, errno);
+    } else if (n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
+        connection_ended(agent, c, n ? errno : 0);
     }
 }
 

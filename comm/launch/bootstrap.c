@@ -204,21 +204,16 @@ void bootstrap_host(char *host, size_t size)
     host[size - 1] = 0;
 }
 
-/* Processors of this node that Slurm has given to the job (the affinity mask may have more); -1: unknown. */
+/* Processors of this node that Slurm has given to the job (the affinity mask may have more). */
 static int bootstrap_slurm_cores(void)
 {
     const char *job = env_variable("SLURM_JOB_ID"), *here = env_variable("SLURM_CPUS_ON_NODE");
-    return job && here && env_number(here) > 0 ? env_number(here) : -1;
-}
-
-static int fewer_cores(int a, int b)
-{
-    return b > 0 && b < a ? b : a;
+    return job && here && env_number(here) > 0 ? env_number(here) : INT_MAX;
 }
 
 int bootstrap_cores(void)
 {
-    return fewer_cores(machine_cores(), bootstrap_slurm_cores());
+    return (int)min64(machine_cores(), bootstrap_slurm_cores());
 }
 
 int bootstrap_threads(int cores, int ranks)
@@ -253,9 +248,7 @@ static enum status local_ranks(struct bootstrap *boot, struct error *err)
     boot->world = boot->local_world = n;
     boot->shared_fd = shared;
     /* the supervisor's cores may be more than Slurm has given */
-    boot->cores = machine_cores();
-    if (bootstrap_slurm_cores() > 0)
-        boot->cores = fewer_cores(boot->cores, bootstrap_slurm_cores() > n ? bootstrap_slurm_cores() / n : 1);
+    boot->cores = (int)min64(machine_cores(), max64(bootstrap_slurm_cores() / n, 1));
     snprintf(boot->source, sizeof boot->source, "--local-gpus %d", n);
     return STATUS_OK;
 }

@@ -2,7 +2,6 @@
 /* bootstrap_connect.c: ranks exchange introductions; rank 0's has the job's secret and name. A node is a set of ranks
  * with the same kernel (boot id), namespaces and node number from the launcher: two of Slurm's nodes may be one machine
  * in a test. Host names are for messages only. */
-#include "comm/launch/bootstrap.h"
 
 #include "comm/launch/launcher.h"
 #include "comm/wire/wire.h"
@@ -26,7 +25,6 @@ struct introduction {
     uint64_t node;    /* equal for ranks of one node */
     uint64_t cores;   /* equal for ranks of one node that share their cores */
     int32_t pid;
-    int32_t core_count;
     char host[64];
     char job_id[64];          /* of rank 0: the job's */
     unsigned char secret[32]; /* of rank 0: the job's, unless every rank was given it */
@@ -38,11 +36,10 @@ _Static_assert(sizeof(struct introduction) <= BOOTSTRAP_EXCHANGE_MAX, "an introd
 void bootstrap_refuse(const struct bootstrap *bootstrap, enum status code)
 {
     char value[sizeof refused + 16];
-    struct error ignored;
     snprintf(value, sizeof value, "%s%d", refused, (int)code);
     if (bootstrap->unused_pmi_fd >= 0)
         launcher_pmi2_refuse(bootstrap->unused_pmi_fd, bootstrap->rank, place_key, value,
-                             shortest_start + start_per_rank * bootstrap->world, &ignored);
+                             shortest_start + start_per_rank * bootstrap->world);
 }
 
 enum status bootstrap_exchange(struct bootstrap *bootstrap, const char *key, const void *own, size_t bytes, void *all,
@@ -103,7 +100,6 @@ static void connect_introduction(const struct bootstrap *boot, struct introducti
     snprintf(own->host, sizeof own->host, "%.63s", boot->host);
     own->node = identify_connect_node(boot->host);
     own->pid = getpid();
-    own->core_count = boot->cores;
     snprintf(own->job_id, sizeof own->job_id, "%s", boot->job_id);
     cpu_set_t set;
     CPU_ZERO(&set);

@@ -148,8 +148,7 @@ static uint32_t ask(struct kv_client *client, enum kv_kind kind, const char *tex
 static bool is_over(struct kv_client *client)
 {
     LOCKED(&client->mutex);
-    bool over = client->over;
-    return over;
+    return client->over;
 }
 
 enum status kv_exchange(struct kv_client *client, const char *own, char *values, double seconds, struct error *err)

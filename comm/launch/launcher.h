@@ -29,9 +29,9 @@ struct launcher {
 enum status launcher_pmi2_new(int rank, int world, struct launcher **launcher, struct error *err);
 enum status launcher_pmix_new(int rank, int world, struct launcher **launcher, struct error *err);
 
-/* For a rank without the library: puts `value` as its own and takes part in the first fence. fd: that of PMI_FD. */
-enum status launcher_pmi2_refuse(int fd, int rank, const char *key, const char *value, double seconds,
-                                 struct error *err);
+/* For a rank without the library: puts `value` as its own and takes part in the first fence. fd: that of PMI_FD. False:
+ * it could not. */
+bool launcher_pmi2_refuse(int fd, int rank, const char *key, const char *value, double seconds);
 
 /* ztrain's own store at rank 0, for ranks that have only the environment in common. */
 struct launcher_rendezvous {

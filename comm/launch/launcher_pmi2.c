@@ -74,11 +74,9 @@ enum status launcher_pmi2_new(int rank, int world, struct launcher **launcher, s
         .get = pmi2_run_get,
         .explain = pmi2_explain,
         .variable = "PMI_FD",
-        .init_hint = "the variable is left over from another step, or another program "
-                     "of this step has used it; let srun itself start ztrain: srun "
-                     "--mpi=pmi2 -n %d ztrain ...",
-        .rank_hint = "let srun itself start ztrain: srun --mpi=pmi2 -n %d "
-                     "ztrain ..."};
+        .init_hint = "the variable is left over from another step, or another program of this step has used it; let "
+                     "srun itself start ztrain: srun --mpi=pmi2 -n %d ztrain ...",
+        .rank_hint = "let srun itself start ztrain: srun --mpi=pmi2 -n %d ztrain ..."};
     static const struct pmi_symbol symbols[] = {
         {"PMI2_Init", &pmi2.init},   {"PMI2_Finalize", &library.finalize}, {"PMI2_Abort", &library.abort},
         {"PMI2_KVS_Put", &pmi2.put}, {"PMI2_KVS_Fence", &library.fence},   {"PMI2_KVS_Get", &pmi2.get},
@@ -99,75 +97,60 @@ enum { LENGTH_DIGITS = 6, MESSAGE_MAX = 2048 };
 struct talk {
     int fd;
     double end; /* on the monotonic clock */
-    struct error *err;
 };
 
-static enum status pmi2_failed(struct talk *talk, const char *what, const char *why)
+static bool pmi2_send(const struct talk *talk, const char *text)
 {
-    return error_set(talk->err, STATUS_PEER, "%s over PMI_FD: %s", what, why);
+    const size_t bytes = strlen(text);
+    return send(talk->fd, text, bytes, MSG_NOSIGNAL) == (ssize_t)bytes; /* far less than a socket takes at once */
 }
 
-static enum status pmi2_send(struct talk *talk, const char *text)
-{
-    size_t bytes = strlen(text);
-    ssize_t n = send(talk->fd, text, bytes, MSG_NOSIGNAL); /* far less than a socket takes at once */
-    return n == (ssize_t)bytes ? STATUS_OK : pmi2_failed(talk, "sending", n < 0 ? strerror(errno) : "no room");
-}
-
-static enum status pmi2_receive(struct talk *talk, char *text, size_t bytes)
+static bool pmi2_receive(const struct talk *talk, char *text, size_t bytes)
 {
     for (size_t at = 0; at < bytes;) {
         struct pollfd ready = {.fd = talk->fd, .events = POLLIN};
         double left = talk->end - seconds_now();
         int found = poll(&ready, 1, left > 0 ? (int)(left * 1e3) + 1 : 0);
-        if (found == 0) return pmi2_failed(talk, "waiting for an answer", "none came in time");
-        ssize_t n = found < 0 ? -1 : recv(talk->fd, text + at, bytes - at, 0);
-        if (n == 0 || (n < 0 && errno != EINTR))
-            return pmi2_failed(talk, "waiting for an answer", n < 0 ? strerror(errno) : "the connection was closed");
+        ssize_t n = found > 0 ? recv(talk->fd, text + at, bytes - at, 0) : -1;
+        if (found == 0 || n == 0 || (n < 0 && errno != EINTR)) return false;
         at += n > 0 ? (size_t)n : 0;
     }
-    return STATUS_OK;
+    return true;
 }
 
-static enum status pmi2_greet(struct talk *talk)
+static bool pmi2_greet(const struct talk *talk)
 {
     char line[256];
     size_t at = 0;
-    TRY(pmi2_send(talk, "cmd=init pmi_version=2 pmi_subversion=0\n"));
-    do {
-        if (at == sizeof line - 1) return pmi2_failed(talk, "greeting", "a line without an end");
-        TRY(pmi2_receive(talk, line + at, 1));
-    } while (line[at++] != '\n');
+    if (!pmi2_send(talk, "cmd=init pmi_version=2 pmi_subversion=0\n")) return false;
+    do
+        if (at == sizeof line - 1 || !pmi2_receive(talk, line + at, 1)) return false;
+    while (line[at++] != '\n');
     line[at] = 0;
-    return strstr(line, "rc=0") ? STATUS_OK : pmi2_failed(talk, "greeting", "it does not speak PMI-2");
+    return strstr(line, "rc=0");
 }
 
-static enum status pmi2_command(struct talk *talk, const char *command)
+static bool pmi2_command(const struct talk *talk, const char *command)
 {
     char message[MESSAGE_MAX + LENGTH_DIGITS], *end;
     snprintf(message, sizeof message, "%*zu%s", (int)LENGTH_DIGITS, strlen(command), command);
-    TRY(pmi2_send(talk, message));
-    TRY(pmi2_receive(talk, message, LENGTH_DIGITS));
+    if (!pmi2_send(talk, message) || !pmi2_receive(talk, message, LENGTH_DIGITS)) return false;
     message[LENGTH_DIGITS] = 0;
     long length = strtol(message, &end, 10);
     end += strspn(end, " ");
-    if (end == message || *end || length < 1 || length >= MESSAGE_MAX)
-        return pmi2_failed(talk, "reading an answer", "the answer has no length");
-    TRY(pmi2_receive(talk, message, (size_t)length));
+    if (end == message || *end || length < 1 || length >= MESSAGE_MAX) return false;
+    if (!pmi2_receive(talk, message, (size_t)length)) return false;
     message[length] = 0;
-    return strstr(message, "rc=0;") ? STATUS_OK : pmi2_failed(talk, "reading an answer", message);
+    return strstr(message, "rc=0;");
 }
 
-enum status launcher_pmi2_refuse(int fd, int rank, const char *key, const char *value, double seconds,
-                                 struct error *err)
+bool launcher_pmi2_refuse(int fd, int rank, const char *key, const char *value, double seconds)
 {
-    struct talk talk = {.fd = fd, .end = seconds_now() + seconds, .err = err};
-    char command[MESSAGE_MAX];
+    const struct talk talk = {.fd = fd, .end = seconds_now() + seconds};
+    char init[MESSAGE_MAX], put[MESSAGE_MAX];
     const char *job = getenv("PMI_JOBID");
-    TRY(pmi2_greet(&talk));
-    snprintf(command, sizeof command, "cmd=fullinit;pmijobid=%.64s;pmirank=%d;threaded=FALSE;", job ? job : "0", rank);
-    TRY(pmi2_command(&talk, command));
-    snprintf(command, sizeof command, "cmd=kvs-put;key=ztrain.%s.%d;value=%s;", key, rank, value);
-    TRY(pmi2_command(&talk, command));
-    return pmi2_command(&talk, "cmd=kvs-fence;");
+    snprintf(init, sizeof init, "cmd=fullinit;pmijobid=%.64s;pmirank=%d;threaded=FALSE;", job ? job : "0", rank);
+    snprintf(put, sizeof put, "cmd=kvs-put;key=ztrain.%s.%d;value=%s;", key, rank, value);
+    return pmi2_greet(&talk) && pmi2_command(&talk, init) && pmi2_command(&talk, put) &&
+           pmi2_command(&talk, "cmd=kvs-fence;");
 }

@@ -141,9 +141,8 @@ enum status launcher_pmix_new(int rank, int world, struct launcher **launcher, s
         .finalize = pmix_run_finalize,
         .abort = pmix_abort_job,
         .explain = pmix_explain,
-        .init_hint = "PMIX_NAMESPACE and PMIX_RANK are left over from another step, or "
-                     "this libpmix does not fit the launcher's; srun --mpi=pmi2 -n %d "
-                     "ztrain ... needs no PMIx",
+        .init_hint = "PMIX_NAMESPACE and PMIX_RANK are left over from another step, or this libpmix does not fit the "
+                     "launcher's; srun --mpi=pmi2 -n %d ztrain ... needs no PMIx",
         .rank_hint = "let the launcher itself start ztrain"};
     static const struct pmi_symbol symbols[] = {
         {"PMIx_Get_version", &pmix.version}, {"PMIx_Init", &pmix.init}, {"PMIx_Finalize", &pmix.finalize},

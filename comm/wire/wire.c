@@ -492,13 +492,6 @@ struct rendezvous {
     struct pollfd fds[DIALS_MAX + 1]; /* … theirs, then that of the server */
 };
 
-static bool wire_all_connected(const struct rendezvous *m)
-{
-    for (int i = 0; i < m->count; i++)
-        if (m->peers[i].fd < 0) return false;
-    return true;
-}
-
 /* Where there are others: a listener that is silent after the hello may be another program. */
 static void wire_leave_silent_address(struct dial *dial, double now)
 {
@@ -538,7 +531,9 @@ static enum status wire_connect_all(struct rendezvous *m, double seconds, struct
         struct wire_connection connection;
         while (m->server && wire_server_next(m->server, &connection))
             keep_connection(m->self, &connection, m->peers, m->count);
-        if (wire_all_connected(m)) return STATUS_OK;
+        int missing = 0;
+        for (int i = 0; i < m->count; i++) missing += m->peers[i].fd < 0;
+        if (!missing) return STATUS_OK;
         double now = seconds_now();
         if (now >= end) return name_missing(m->self, m->peers, m->count, m->dials, m->num_dials, seconds, err);
         double wake = wire_start_dials(m, now);

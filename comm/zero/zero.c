@@ -486,12 +486,6 @@ static bool host_slice_is_param(const struct zero *z, enum state_kind state, int
     return unit >= z->units || (state == STATE_MASTER && zero_one_copy(z) && !zero_is_offloaded(z, unit));
 }
 
-static bool host_slice_in_memory(const struct zero *z, enum state_kind state, int unit)
-{
-    return z->device->kind == DEVICE_CPU || zero_is_offloaded(z, unit) ||
-           (zero_offloads_params(z) && host_slice_is_param(z, state, unit));
-}
-
 static enum status zero_host_slice(void *owner, enum slice_access access, enum state_kind state, int unit,
                                    float **slice, struct error *err)
 {
@@ -499,7 +493,8 @@ static enum status zero_host_slice(void *owner, enum slice_access access, enum s
     if (unit >= z->all_units) return zero_host_slice(z->config.base, access, state, unit, slice, err);
     struct written_slice home = {.dtype = zero_slice_dtype(z, state, unit),
                                  .count = state_words(z->config.layout, state, unit),
-                                 .host = host_slice_in_memory(z, state, unit),
+                                 .host = z->device->kind == DEVICE_CPU || zero_is_offloaded(z, unit) ||
+                                         (zero_offloads_params(z) && host_slice_is_param(z, state, unit)),
                                  .sparse = zero_is_sparse(z, state, unit),
                                  .unit = unit};
     if (z->config.table->units[unit].stored_bytes) { /* they count as floats */

@@ -3,8 +3,6 @@
 #include "comm/zero/zero_check.h"
 
 #include "comm/zero/zero_internal.h"
-#include "core/clock.h"
-#include "core/log.h"
 
 struct zero_check {
     int pass;
@@ -75,14 +73,6 @@ static void check_flip(struct zero *z, const char *what, char *memory, bool in_h
 
 /* ---- parameters and state ------------------------------------------------ */
 
-static void wait_to_check(struct zero *z)
-{
-    stream_wait(z->stream, z->updated);
-    stream_sync(z->stream);
-    zero_offload_sync(z);
-    if (zero_offloads_params(z)) stream_sync(z->offloaded_params.d2h);
-}
-
 static enum status check_hash_tensor(struct zero *z, int array, int unit, const struct tensor_info *tensor,
                                      uint64_t *hash, struct error *err)
 {
@@ -101,7 +91,10 @@ static enum status check_hash_state(struct zero *z, uint64_t *hashes, struct err
 {
     const struct tensor_table *table = z->config.table;
     const double start = seconds_now();
-    wait_to_check(z);
+    stream_wait(z->stream, z->updated);
+    stream_sync(z->stream);
+    zero_offload_sync(z);
+    if (zero_offloads_params(z)) stream_sync(z->offloaded_params.d2h);
     for (int array = 0; array < ARRAY_COUNT; array++)
         for (int t = 0; t < table->num_tensors; t++)
             TRY(check_hash_tensor(z, array, table->tensors[t].unit, &table->tensors[t],

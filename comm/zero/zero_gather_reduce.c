@@ -136,12 +136,6 @@ static int next_to_gather(const struct zero *z, int unit, enum param_pass pass)
     return z->last_micro ? -1 : 0; /* the next micro-batch begins */
 }
 
-/* nvme: `unit` (-1: none) will be gathered before it is updated, unless it is in its slot. */
-static void gather_read_ahead(struct zero *z, int unit)
-{
-    if (unit >= 0 && z->slots[zero_slot(z, unit)].unit != unit) zero_read_ahead(z, unit);
-}
-
 /* Fills *params, whose units are in `slot`, or where they are kept (NULL). */
 static void fill_unit_params(struct zero *z, int unit, const struct gather_slot *slot, struct stream *stream,
                              struct unit_params *params)
@@ -175,7 +169,7 @@ static enum status gather_own(struct zero *z, int unit, enum param_pass pass, st
     slot->holds++;
     int next = z->config.zero.overlap_comm ? next_to_gather(z, unit, pass) : -1;
     if (next >= 0 && z->slots[zero_slot(z, next)].holds == 0) gather_into_slot(z, next);
-    gather_read_ahead(z, next < 0 ? -1 : next_to_gather(z, next, pass));
+    zero_read_ahead(z, next < 0 ? -1 : next_to_gather(z, next, pass));
     stream_wait(stream, slot->gathered);
     fill_unit_params(z, unit, slot, stream, params);
     if (z->observer) TRY(z->observer->gathered(z, unit, slot->memory, err));
@@ -437,8 +431,10 @@ static void reduce_grads_d2h(struct zero *z, int unit, const void *send, struct 
         grads = grads_of(z, unit);
         free_ = bucket->reduced;
     } else if (!z->grads_whole) {
-        struct d2h_buffer *staging = zero_offload_add(z, unit, send, zero_sent_dtype(z), stream);
+        struct d2h_buffer *staging = zero_offload_staging(z, unit, stream);
         grads = staging->memory;
+        zero_accumulate(z, z->config.layout->slice[unit], staging->memory, z->config.grad_dtype, send,
+                        zero_sent_dtype(z), stream);
         free_ = staging->d2h_done;
     }
     event_record(z->computed, stream);

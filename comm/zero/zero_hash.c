@@ -4,8 +4,6 @@
  * Ranks exchange one hash of all arrays; if it differs, those of each array and unit, and of the tensors of the first
  * unit that differs. */
 #include "comm/zero/zero_internal.h"
-#include "core/clock.h"
-#include "core/log.h"
 #include "core/piece_hash.h"
 
 enum status zero_hash(struct zero *z, const void *memory, bool in_host, size_t bytes, uint64_t *hash, struct error *err)

@@ -619,16 +619,15 @@ struct zero_words zero_tensor_words(const struct zero *zero, const struct tensor
 enum status zero_offload_params_init(struct zero *zero, struct error *err);
 void zero_offload_params_release(struct zero *zero);
 
-/* nvme: starts to read the own slice of `unit`. */
+/* nvme: starts to read the own slice of `unit` (-1: none), which will be gathered before it is updated, unless it is in
+ * its slot. */
 void zero_read_ahead(struct zero *zero, int unit);
 
 /* Enqueues the copy of the own slice (`together`: of all units that are gathered with it, in turn) to its slot's
  * staging, which is returned; `stream` waits for it. */
 void *zero_param_h2d(struct zero *zero, int unit, bool together, struct stream *stream);
 
-/* The update of offloaded parameters on the device. begin: returns the unit's master weights, if they are the
- * parameters and had to come up; else NULL. end: the parameters go down. */
-char *zero_param_begin_update(struct zero *zero, int unit, struct stream *compute);
+/* After an update on the device: offloaded parameters go down. */
 void zero_param_end_update(struct zero *zero, int unit, struct stream *compute);
 
 void zero_master_d2h(struct zero *zero, int unit, struct stream *compute);
@@ -664,10 +663,6 @@ void zero_offload_fill_bucket(struct zero *zero, int unit, struct bucket *bucket
 
 /* Where `stream` writes the unit's gradients next; z->micro > 0: adds them to the values there. */
 struct d2h_buffer *zero_offload_staging(struct zero *zero, int unit, struct stream *stream);
-
-/* World 1: adds a unit's gradients (dtype) to the sum so far, which is rounded to config.grad_dtype. */
-struct d2h_buffer *zero_offload_add(struct zero *zero, int unit, const void *grads, enum dtype dtype,
-                                    struct stream *stream);
 
 /* Copies the unit's own slice of the gradients down, after `ready`; then records `free` (may be NULL). At stages 2 and
  * 3 the last micro-batch's sum of squares goes into the report, followed by z->reduced[unit]. */

@@ -188,14 +188,6 @@ struct d2h_buffer *zero_offload_staging(struct zero *z, int unit, struct stream 
     return staging;
 }
 
-struct d2h_buffer *zero_offload_add(struct zero *z, int unit, const void *grads, enum dtype dtype,
-                                    struct stream *stream)
-{
-    struct d2h_buffer *staging = zero_offload_staging(z, unit, stream);
-    zero_accumulate(z, z->config.layout->slice[unit], staging->memory, z->config.grad_dtype, grads, dtype, stream);
-    return staging;
-}
-
 struct sum_of_squares {
     const struct op_table *ops;
     struct sumsq_args args;

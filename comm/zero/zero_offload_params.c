@@ -18,16 +18,6 @@
  * released), and its values have come down (d2h_done). */
 #include "comm/zero/zero_internal.h"
 
-static int param_units_in_host(const struct zero *z)
-{
-    const struct offload_settings *settings = &z->config.zero.offload_param;
-    int unit = 0;
-    while (unit < z->all_units &&
-           (settings->device != OFFLOAD_NVME || z->config.layout->shard_offset[unit + 1] <= settings->max_in_cpu))
-        unit++;
-    return unit;
-}
-
 static struct slice_file *params_file(struct zero *z)
 {
     const struct offload_settings *settings = &z->config.zero.offload_param;
@@ -50,9 +40,13 @@ static struct slice_file *params_file(struct zero *z)
 enum status zero_offload_params_init(struct zero *z, struct error *err)
 {
     struct offloaded_params *offload = &z->offloaded_params;
+    const struct offload_settings *settings = &z->config.zero.offload_param;
+    const int64_t *offset = z->config.layout->shard_offset;
     if (!zero_offloads_params(z)) return STATUS_OK;
     ASSERT(z->config.zero.stage == 3);
-    offload->resident = param_units_in_host(z);
+    while (offload->resident < z->all_units &&
+           (settings->device != OFFLOAD_NVME || offset[offload->resident + 1] <= settings->max_in_cpu))
+        offload->resident++;
     if (offload->resident < z->all_units) offload->disk = params_file(z);
     offload->settled = memory_zeroed((size_t)z->all_units, sizeof *offload->settled);
     if (!z->comm) return STATUS_OK;
@@ -92,17 +86,8 @@ static void read_params_ahead(struct zero *z, int unit)
 
 void zero_read_ahead(struct zero *z, int unit)
 {
+    if (unit < 0 || z->slots[zero_slot(z, unit)].unit == unit) return;
     for (int u = unit; u >= 0; u = zero_next_gathered(z, u)) read_params_ahead(z, u);
-}
-
-static void params_h2d(struct zero *z, int unit, void *to)
-{
-    struct stream *h2d = z->offloaded_params.h2d;
-    if (zero_param_on_disk(z, unit))
-        slice_file_h2d(z->offloaded_params.disk, unit, to, h2d);
-    else
-        stream_copy_in_order(h2d, to, zero_param(z, unit, zero_own(z, unit)),
-                             zero_slice_bytes(z, unit, z->config.dtype));
 }
 
 void *zero_param_h2d(struct zero *z, int unit, bool together, struct stream *stream)
@@ -114,8 +99,12 @@ void *zero_param_h2d(struct zero *z, int unit, bool together, struct stream *str
         stream_wait(h2d, z->offloaded_params.settled[u]);
         read_params_ahead(z, u); /* while the staging slice has its user */
         if (u == unit) await_params_staging(z, slot, h2d);
-        params_h2d(z, u, to);
-        to += zero_slice_bytes(z, u, z->config.dtype);
+        const size_t bytes = zero_slice_bytes(z, u, z->config.dtype);
+        if (zero_param_on_disk(z, u))
+            slice_file_h2d(z->offloaded_params.disk, u, to, h2d);
+        else
+            stream_copy_in_order(h2d, to, zero_param(z, u, zero_own(z, u)), bytes);
+        to += bytes;
     }
     event_record(slot->staged, h2d);
     stream_wait(stream, slot->staged);
@@ -147,11 +136,6 @@ void zero_master_d2h(struct zero *z, int unit, struct stream *compute)
     zero_cast(z, z->device->ops, z->config.layout->slice[unit], zero_state_at(z, STATE_MASTER, unit, zero_own(z, unit)),
               slot->staging, compute);
     param_d2h(z, unit, compute);
-}
-
-char *zero_param_begin_update(struct zero *z, int unit, struct stream *compute)
-{
-    return zero_offloads_params(z) && zero_one_copy(z) ? zero_param_h2d(z, unit, false, compute) : NULL;
 }
 
 void zero_param_end_update(struct zero *z, int unit, struct stream *compute)

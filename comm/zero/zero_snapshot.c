@@ -6,7 +6,6 @@
  *
  * fp32 slices on a GPU are copied straight into it; all others come through zero_slices(). */
 #include "comm/zero/zero_internal.h"
-#include "core/heartbeat.h"
 
 void zero_keep_snapshot(struct zero *zero, bool keep)
 {

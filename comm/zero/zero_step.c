@@ -115,7 +115,7 @@ static void *step_state_or_none(const struct zero *z, enum state_kind state, int
 static void step_update_unit(struct zero *z, int unit, struct stream *compute)
 {
     bool writes_params = !zero_one_copy(z) && !zero_offloads_params(z);
-    char *staged = zero_param_begin_update(z, unit, compute);
+    char *staged = zero_offloads_params(z) && zero_one_copy(z) ? zero_param_h2d(z, unit, false, compute) : NULL;
     for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
         const struct decay_range *range = &z->ranges[i];
         if (range->matrix || range->joined == 0) continue; /* zero_muon_update(); a range before it */
@@ -137,11 +137,10 @@ static void step_update_unit(struct zero *z, int unit, struct stream *compute)
 
 static void step_gather_updated(struct zero *z, int unit, struct stream *compute)
 {
-    if (zero_is_offloaded(z, unit)) {
+    if (zero_is_offloaded(z, unit))
         stream_wait(z->stream, z->offload.h2d_done[unit]);
-    } else {
+    else
         zero_follow_compute(z, compute);
-    }
     zero_gather(z, COMM_PARAMETERS, unit, zero_param(z, unit, zero_own(z, unit)),
                 zero_param(z, unit, zero_first(z, unit)), z->config.dtype);
     event_record(z->fetched[unit], z->stream);
@@ -229,11 +228,6 @@ static struct bad_position nonfinite_position(const struct zero *z, int64_t inde
     return (struct bad_position){.unit = z->units};
 }
 
-static bool nonfinite_before(const struct bad_position *a, const struct bad_position *b)
-{
-    return a->unit < b->unit || (a->unit == b->unit && a->offset < b->offset);
-}
-
 /* Fills bad_tensor and bad_rank, the same on all ranks. */
 static enum status find_culprit(struct zero *z, const struct step_record *record, const int32_t *bad_rank,
                                 struct zero_result *result, struct error *err)
@@ -244,7 +238,7 @@ static enum status find_culprit(struct zero *z, const struct step_record *record
     OWNED struct bad_position *all = memory_alloc((size_t)z->world * sizeof *all);
     TRY(comm_exchange(z->comm, &own, sizeof own, all, err));
     for (int r = 0; r < z->world; r++)
-        if (nonfinite_before(&all[r], &first)) first = all[r];
+        if (all[r].unit < first.unit || (all[r].unit == first.unit && all[r].offset < first.offset)) first = all[r];
     if (first.unit == z->units && record->state.bad_unit >= 0) /* finite, but too large to square */
         first.unit = record->state.bad_unit;
     const int32_t bad_loss = record->state.bad_loss_rank; /* a virtual rank */

@@ -9,6 +9,7 @@
  * node, made with `ip netns add`; within: reduce_within_node. Prints the median time of each collective, the bytes that
  * it moved over the network into the busiest node, and the time of a barrier. */
 #include "gpu/open/device_open.h"
+#include "tests/unit/fixtures/one_op.h"
 #include "tests/unit/fixtures/ranks.h"
 
 #include <fcntl.h>
@@ -70,7 +71,7 @@ static void body(struct bootstrap *boot, void *context)
     CHECK(times);
     for (int kind = 0; kind < 3; kind++) {
         struct comm_stats stats;
-        comm_stats_read(comm, &stats, true);
+        comm_stats_take(comm, &stats);
         for (int i = 0; i < bench->count; i++) {
             CHECK_OK(comm_barrier(comm, &error));
             double start = seconds_now();
@@ -84,7 +85,7 @@ static void body(struct bootstrap *boot, void *context)
             times[i] = (seconds_now() - start) / (kind == 2 ? BARRIERS : 1);
         }
         CHECK_OK(comm_status(comm, &error));
-        comm_stats_read(comm, &stats, true);
+        comm_stats_take(comm, &stats);
         double bytes = node_bytes(comm, boot, stats.network_received) / bench->count;
         qsort(times, (size_t)bench->count, sizeof *times, by_value);
         double median = times[bench->count / 2];

@@ -148,7 +148,7 @@ def test_another_error_is_not_tried_on_fewer(folder):
     (("--min-gpus", 2), "--min-gpus needs --max-restarts K"),
     (("--max-restarts", 1, "--min-gpus", 2), "--max-restarts needs --local-gpus N"),
     (("--local-gpus", 4, "--max-restarts", 1, "--min-gpus", 5), "--min-gpus 5 is more than --local-gpus 4; hint: from 1 to 4"),
-    (("--local-gpus", 4, "--max-restarts", 1, "--min-gpus", 0), "--min-gpus must be from 1 to 65536, not 0"),
+    (("--local-gpus", 4, "--max-restarts", 1, "--min-gpus", 0), "--min-gpus must be a number from 1 to 65536, not '0'"),
 ])
 def test_what_is_refused(folder, more, words):
     assert words in folder.train(SPEC, more=more, expect=USAGE).final_error

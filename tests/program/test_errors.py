@@ -35,7 +35,7 @@ def write_spec(folder, text):
     (["run.yaml"], ["--config run.yaml"]),
     (["--config", "nowhere.yaml"], ["nowhere.yaml", "No such file"]),
     (["--config", "run.yaml", "--local-gpus", "0"], ["--local-gpus"]),
-    (["--config", "run.yaml", "--local-gpus", "65"], ["--local-gpus must be from 1 to 64, not 65; hint: srun starts more ranks than that"]),
+    (["--config", "run.yaml", "--local-gpus", "65"], ["--local-gpus must be a number from 1 to 64, not '65'; hint: srun starts more ranks than that"]),
     (["plan", "--config", "run.yaml", "--resume", "x"], ["--resume is not an option of plan"]),
     (["plan", "--config", "run.yaml", "--profile"], ["--profile is not an option of plan"]),
     (["plan", "--config", "run.yaml", "--dry-run"], ["--dry-run is not an option of plan"]),

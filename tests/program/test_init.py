@@ -255,15 +255,15 @@ def test_more_memory_than_the_gpu_has_is_noted(place):
 @pytest.mark.parametrize("flags, words", [
     (["--method", "lora"], "--method: an adapter needs trained weights below it, and '"),
     (["--method", "dpo"], "--method: 'dpo' is not known; hint: full, lora or qlora"),
-    (["--gpus", "two"], "--gpus: 'two' is not a number from 0 to 65536"), (["--gpus", "9"], "--gpus: 9 GPUs are not whole nodes"),
+    (["--gpus", "two"], "--gpus must be a number from 0 to 65536, not 'two'"), (["--gpus", "9"], "--gpus: 9 GPUs are not whole nodes"),
     (["--gpus", "2", "--device", "cpu"], "--gpus: 2 GPUs were asked for, and --device cpu; hint: "),
     (["--gpus", "0", "--device", "h100"], "--device: 'h100' is a GPU, and --gpus is 0"),
     (["--device", "tpu"], "--device: no GPU 'tpu' is known; hint: one of h100"),
     (["--memory", "80GiB"], "--memory: it is the memory of each GPU"), (["--gpus", "1", "--memory", "much"], "--memory: 'much' is not a size"),
-    (["--seq-length", "65"], "--seq-length: '65' is not a number from 2 to 64"), (["--batch", "0"], "--batch: '0' is not a number from 1 to"),
+    (["--seq-length", "65"], "--seq-length must be a number from 2 to 64, not '65'"), (["--batch", "0"], "--batch must be a number from 1 to"),
     (["--gpus", "4", "--batch", "6"], "--batch: 6 samples of a step are not a multiple of 4 GPUs; hint: 8 is the next one"),
     (["--gpus", "64"], "samples of 64 tokens, fewer than the 64 that a step needs; hint: a shorter --seq-length"),
-    (["--epochs", "0"], "--epochs: '0' is not a number above 0"), (["--lr", "inf"], "--lr: 'inf' is not a number above 0"),
+    (["--epochs", "0"], "--epochs must be a number above 0"), (["--lr", "inf"], "--lr must be a number above 0"),
     (["--out", "none/run.yaml"], "--out none/run.yaml: there is no folder 'none'"), (["--out", ""], "--out needs a value"),
     (["chats"], "unexpected argument 'chats'"), (["--lora"], "unknown option '--lora'")])
 def test_wrong_flags_are_refused(place, flags, words):
@@ -448,7 +448,7 @@ def test_the_question_of_the_method(place):
 
 def test_a_wrong_answer_is_asked_again(place):
     code, text = asked(place, [place.at("tiny"), place.at("nothing"), place.at("text"), "some", "0", "1"])
-    assert code == 0 and text.count("Data (the prefix of token shards): ") == 2 and "'some' is not a number" in text, text
+    assert code == 0 and text.count("Data (the prefix of token shards): ") == 2 and "a number from" in text, text
     os.remove(place.at("run.yaml"))
     code, text = asked(place, [place.at("tiny"), "a", "b", place.at("nothing.txt")])
     assert code == USAGE and "3 answers to the question 'Data (the prefix of token shards)' were wrong" in text

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_init.c: names and words that `ztrain init` writes. */
+#include "cmd/command_line.c"
 #include "cmd/init_inputs.c"
 #include "cmd/init_spec.c"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_comm.c: the host communicator: collectives against naive sums and copies, and every way in which a job fails. */
+#include "tests/unit/fixtures/one_op.h"
 #include "tests/unit/fixtures/ranks.h"
 #include "tests/unit/fixtures/sample.h"
 
@@ -334,10 +335,10 @@ static void groups_cases(struct rank_things *t, char *segment)
                 reduce_case(t, segment, placement, 70001, 0, DTYPE_BF16, DTYPE_F32, false, false);
             }
             struct comm_stats stats;
-            comm_stats_read(t->comm, &stats, true);
+            comm_stats_take(t->comm, &stats);
             gather_case(t, segment, IN_SEGMENT, 100, 0, DTYPE_F32, false);
             reduce_case(t, segment, IN_SEGMENT, 100, 0, DTYPE_F32, DTYPE_F32, false, false);
-            comm_stats_read(t->comm, &stats, true);
+            comm_stats_take(t->comm, &stats);
             CHECK(stats.all_gather_bytes == (world > 1 ? 400 * (size - 1) : 0));
             CHECK(stats.reduce_scatter_bytes == stats.all_gather_bytes);
             CHECK(stats.network_sent == stats.theory_sent && stats.network_received == stats.theory_received);
@@ -375,15 +376,15 @@ static void collectives_body(struct bootstrap *bootstrap, void *context)
     groups_cases(&t, segment);
 
     struct comm_stats stats;
-    comm_stats_read(t.comm, &stats, true);
+    comm_stats_take(t.comm, &stats);
     all_reduce(&t, segment, 1000);
     stream_sync(t.stream);
-    comm_stats_read(t.comm, &stats, true);
+    comm_stats_take(t.comm, &stats);
     int64_t others = bootstrap->world - 1;
     CHECK(stats.all_gather_calls == (others > 0) && stats.reduce_scatter_calls == (others > 0));
     CHECK(stats.all_gather_bytes == 4000 * others && stats.reduce_scatter_bytes == 4000 * others);
     check_network(&stats, bootstrap, 4000, true);
-    comm_stats_read(t.comm, &stats, false);
+    comm_stats_take(t.comm, &stats);
     CHECK(stats.all_gather_calls == 0 && stats.seconds == 0);
     things_close(&t);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_comm_log.c: the log of collectives over shared memory and over TCP: bytes and calls are those of the operations,
  * and a rank that is late is named. */
+#include "tests/unit/fixtures/one_op.h"
 #include "tests/unit/fixtures/ranks.h"
 
 #include "comm/comm_log.h"

@@ -4,6 +4,7 @@
  * GPU. */
 #include "comm/sums.h"
 #include "gpu/open/device_open.h"
+#include "tests/unit/fixtures/one_op.h"
 #include "tests/unit/fixtures/ranks.h"
 
 #include <setjmp.h>

@@ -5,6 +5,7 @@
 #include "gpu/op_cost.h"
 #include "gpu/ops.h"
 #include "gpu/simulate/simulated_device.h"
+#include "tests/unit/fixtures/one_op.h"
 
 #include <math.h>
 #include <setjmp.h>
