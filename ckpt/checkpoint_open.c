@@ -240,7 +240,7 @@ enum status checkpoint_open_part(const char *folder, int part, int parts, struct
     char place[FS_PATH_MAX];
     TRY(checkpoint_locate(folder, &is_checkpoint, place, err));
     if (!is_checkpoint) return error_set(err, STATUS_CHECKPOINT, "'%s' is a folder of checkpoints", folder);
-    TRY(open_folder(place, NULL, false, (struct verifier){NULL}, checkpoint, err));
+    TRY(open_folder(place, NULL, false, (struct verifier){0}, checkpoint, err));
     enum status status = checkpoint_check_part(*checkpoint, part, parts, err);
     if (status != STATUS_OK) checkpoint_close(TAKEN(*checkpoint));
     return status;
