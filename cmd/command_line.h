@@ -49,7 +49,7 @@ enum status option_take_value(const struct option_row *row, int argc, char **arg
                               struct error *err);
 
 /* Reads the whole number that is an option's value; text NULL: it was not given, and *number stays. what: "a number".
- * STATUS_USAGE: the text is no number, and *number stays, or the number is below `least` or above `most`. */
+ * STATUS_USAGE: the text is not a number (*number stays), or the number is below `least` or above `most`. */
 enum status option_integer(const char *option, const char *text, const char *what, int64_t least, int64_t most,
                            int64_t *number, struct error *err);
 

@@ -130,7 +130,7 @@ static json_t *flight_parse_head(const char block[HEAD_BYTES], uint64_t *count)
     return XXH3_64bits(text, length) == hash ? json_loadb(text, length, 0, NULL) : NULL;
 }
 
-/* false: it is no head, or a number cannot be added to others. */
+/* false: the JSON is not a head, or a number is out of range. */
 static bool file_take_head(json_t *json, struct flight_record *r)
 {
     struct flight_head *h = &r->head;

@@ -37,9 +37,9 @@ enum { TENSOR_ALIGN = 64 }; /* elements: 128 bytes of bf16 */
  * a bias, or not in Llama. Shapes are (out, in), or (in, out) if weights_in_out.
  *
  * The inputs of layers are in unit 0, which embeds tokens too: a unit of its own would spare a tied head's gather at
- * stage 3, and put another of the largest kind beside it. Each expert's gate and up follow one another: gate 0, up 0,
- * gate 1, …; then down 0, down 1, …. One tensor has the same of all: gate_up of Granite (E, 2I, C); gpt-oss' with in
- * and out exchanged. */
+ * stage 3, but a second unit of the largest size would be in memory. Experts follow one another: gate 0, up 0, gate 1,
+ * …; then down 0, down 1, …. Granite's gate_up (E, 2I, C) is one tensor of all experts; so is gpt-oss', with in and out
+ * exchanged. */
 #define TENSOR_ROLES(X)                                                                                                \
     X(WTE, "model.embed_tokens") /* (V, C) */                                                                          \
     X(WPE, NULL)                 /* (P, C) */                                                                          \

@@ -74,7 +74,7 @@ static bool io_queue_moved(struct io_queue *queue, struct io_block *block, int64
     return false;
 }
 
-/* Takes the next block. wait: for one to arrive. Returns false if there is none; after waiting that means the end. */
+/* Takes the next block. wait: until one arrives. Returns false if there is none; with `wait`, none will come. */
 static bool io_queue_take(struct io_queue *queue, bool wait, struct io_block *block)
 {
     for (int code = 1; code;) {

@@ -5,7 +5,8 @@
 
 #include "core/status.h"
 
-/* STATUS_DEVICE: it is no folder. It is never made: below an empty mount point it would fill another disk. */
+/* STATUS_DEVICE: `folder` is not a folder. ztrain does not make it: below an empty mount point it would fill another
+ * disk. */
 enum status scratch_folder_check(const char *folder, struct error *err);
 
 struct scratch_file {
@@ -15,8 +16,8 @@ struct scratch_file {
     bool reserved; /* its space was reserved by fallocate(), or else by writing zeros */
 };
 
-/* Makes a file of reserved bytes, for direct I/O where that works. rank and name: for messages, and for people who ask
- * the kernel for the open files of a disk. STATUS_DEVICE: there is no such folder, or the disk is full, or fails. */
+/* Makes a file of reserved bytes, for direct I/O where that works. rank and name: for messages, and for the kernel's
+ * list of open files. STATUS_DEVICE: the folder does not exist, or the disk is full or fails. */
 enum status scratch_file_new(const char *folder, int rank, const char *name, int64_t bytes, struct scratch_file *file,
                              struct error *err);
 /* Closes the file, and its space is free. All zero is allowed. */
