@@ -55,9 +55,10 @@ enum status option_real(const char *option, const char *text, const char *what, 
 {
     char *end;
     if (!text) return STATUS_OK;
-    *number = strtod(text, &end);
-    if (*end || end == text || !(*number >= least && *number <= most))
+    const double parsed = strtod(text, &end);
+    if (*end || end == text || !(parsed >= least && parsed <= most))
         return error_set(err, STATUS_USAGE, "--%s must be %s, not '%s'", option, what, PRINTABLE(text));
+    *number = parsed;
     return STATUS_OK;
 }
 

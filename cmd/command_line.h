@@ -53,7 +53,7 @@ enum status option_take_value(const struct option_row *row, int argc, char **arg
 enum status option_integer(const char *option, const char *text, const char *what, int64_t least, int64_t most,
                            int64_t *number, struct error *err);
 
-/* The same of any number from `least` to `most`, which `what` says. */
+/* The same of any number from `least` to `most`, which `what` says; after an error *number stays. */
 enum status option_real(const char *option, const char *text, const char *what, double least, double most,
                         double *number, struct error *err);
 
