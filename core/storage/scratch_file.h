@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* scratch_file.h: a file on a local disk for data that ends with the process. It loses its name as soon as it is made,
- * so that its space is free again however the process ends, and jobs and ranks that share a folder never meet. */
+ * so that its space is free again however the process ends (at worst an empty file stays), and jobs and ranks that
+ * share a folder never meet. */
 #pragma once
 
 #include "core/status.h"

@@ -101,7 +101,6 @@ class Place:
         top = self.at("runs/run/checkpoints")
         return os.path.isdir(top) and any(n.startswith(("step-", "epoch-")) for n in os.listdir(top))
 
-
     def finish(self, more=()):
         """Brings the run to its end, however it was broken. Returns None, or a text with the fault."""
         if self.has_checkpoints():
@@ -111,8 +110,9 @@ class Place:
         done = self.train(*more, *(["--resume", "runs/run"] if self.has_checkpoints() else []))
         if done.code != FINISHED:
             return f"the resume ends with {done.code}: {done.err}"
-        left = os.listdir(self.at("disk"))
-        return f"the next run leaves {left} in the folder of offload" if left else None
+        # A run that is stopped between a file's making and the loss of its name leaves the empty file.
+        left = [name for name in os.listdir(self.at("disk")) if os.path.getsize(self.at("disk", name))]
+        return f"runs leave {left} in the folder of offload" if left else None
 
 
 def digest_of(path):
