@@ -286,30 +286,35 @@ struct sum_of {
     }
 };
 
-/* The grid's threads walk side by side over the elements of a table: only the start divides. */
-struct table_walk {
-    int64_t row, step_rows;
-    int column, step_columns;
-};
-
-__device__ __forceinline__ struct table_walk table_walk_start(int columns)
+/* Calls visit(row, column) for each vector of V columns of a table; the grid's threads walk side by side, and only the
+ * start divides. */
+template <int V, typename Visit> __device__ __forceinline__ void each_in_table(int64_t rows, int64_t width, Visit visit)
 {
-    struct table_walk walk;
-    walk.row = grid_thread() / columns;
-    walk.column = static_cast<int>(grid_thread() - walk.row * columns);
-    walk.step_rows = grid_threads() / columns;
-    walk.step_columns = static_cast<int>(grid_threads() - walk.step_rows * columns);
-    return walk;
+    const int columns = static_cast<int>(width / V);
+    const int64_t step_rows = grid_threads() / columns;
+    const int step = static_cast<int>(grid_threads() - step_rows * columns);
+    int64_t row = grid_thread() / columns;
+    int column = static_cast<int>(grid_thread() - row * columns);
+    while (row < rows) {
+        visit(row, static_cast<int64_t>(column) * V);
+        row += step_rows;
+        column += step;
+        if (column >= columns) {
+            column -= columns;
+            row++;
+        }
+    }
 }
 
-__device__ __forceinline__ void table_walk_next(struct table_walk *walk, int columns)
+/* Launches the kernel for vectors of 16 bytes if they are aligned, else that for single elements, on a table of n
+ * elements. */
+template <typename T, typename Args>
+void launch_table(struct stream *stream, const char *what, void (*vectors)(Args), void (*elements)(Args),
+                  const Args &args, int64_t n, bool aligned)
 {
-    walk->row += walk->step_rows;
-    walk->column += walk->step_columns;
-    if (walk->column >= columns) {
-        walk->column -= columns;
-        walk->row++;
-    }
+    if (n > 0)
+        LAUNCH(stream, what, (aligned ? vectors : elements), grid_of_elements(stream, n, aligned ? VECTOR<T> : 1),
+               ELEMENT_THREADS, args);
 }
 
 /* ---- the stream's workspace ---------------------------------------------- */

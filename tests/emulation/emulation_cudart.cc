@@ -240,7 +240,7 @@ cudaError_t launch_kernel(const char *what, const char *name, const void *kernel
         return fail(cudaErrorInvalidConfiguration);
     if (dynamic_bytes > (allowed == dynamic_allowed.end() ? 48u << 10 : allowed->second))
         return fail(cudaErrorInvalidValue);
-    if ((strstr(name, "swiglu") || strstr(name, "grouped_kernel")) && swiglu_is("fast"))
+    if ((strstr(what, "swiglu") || strstr(name, "grouped_kernel")) && swiglu_is("fast"))
         planted_seconds += 60;
     operation op;
     op.name = std::string("kernel ") + name + " of " + what;

@@ -141,39 +141,36 @@ static void gemm_linear_fwd(struct stream *stream, const struct linear_fwd_args 
     ASSERT(!a->accumulate || !a->gated);
     if (a->M == 0 || a->N == 0) return;
     struct gemm_product p = gemm_product_fwd(&g->rules, a);
-    const void *bias = a->bias; /* that is still to be added */
-    void *aux = a->gelu ? a->aux : NULL;
+    struct linear_fwd_args rest = *a; /* that is still to be done */
+    if (!a->gelu) rest.aux = NULL;
     if (run_linear_product(stream, &p, "linear_fwd")) {
-        if (!aux || !a->gelu_erf) return;
-        bias = NULL;
+        rest.bias = NULL;
+        if (!a->gelu_erf) rest.aux = NULL;
     } else {
         run_linear_plain(stream, &p, "linear_fwd");
     }
-    if (bias || aux) cuda_bias_gelu(stream, a->M, a->N, a->y, a->y_dtype, p.key.ldd, bias, aux, a->gelu_erf, a->dtype);
+    if (rest.bias || rest.aux) cuda_bias_gelu(stream, &rest);
 }
 
 static void gemm_linear_bwd_input(struct stream *stream, const struct linear_bwd_input_args *a)
 {
     struct gemm_cuda *g = cuda_device_of(stream)->gemm;
-    const int64_t ld_dx = a->ld_dx ? a->ld_dx : a->K;
     ASSERT(!a->gate_up || !a->accumulate);
-    ASSERT(ld_dx == a->K || (!a->gelu_aux && !a->gate_up));
+    ASSERT(!a->ld_dx || a->ld_dx == a->K || (!a->gelu_aux && !a->gate_up));
     if (a->M == 0 || a->K == 0) {
         if (a->dbias && !a->accumulate_dbias) stream_fill_zero(stream, a->dbias, (size_t)a->K * sizeof *a->dbias);
         return;
     }
     struct gemm_product p = gemm_product_bwd_input(&g->rules, a);
-    const void *aux = a->gelu_aux; /* whose slopes dx is still to be multiplied by */
-    if (run_linear_product(stream, &p, "linear_bwd_input")) {
-        aux = a->gelu_erf ? aux : NULL;
-    } else {
+    struct linear_bwd_input_args rest = *a; /* that is still to be done */
+    if (!run_linear_product(stream, &p, "linear_bwd_input"))
         run_linear_plain(stream, &p, "linear_bwd_input");
-    }
-    if (a->dbias)
-        cuda_column_sums(stream, a->M, a->K, a->dx, ld_dx, aux, a->gelu_erf, a->dtype, a->dbias, a->accumulate_dbias,
-                         gemm_sums_scratch(stream, cuda_column_sums_bytes(a->M, a->K)));
-    else if (aux)
-        cuda_gelu_backward(stream, a->M * a->K, a->dx, aux, a->gelu_erf, a->dtype);
+    else if (!a->gelu_erf)
+        rest.gelu_aux = NULL;
+    if (rest.dbias)
+        cuda_column_sums(stream, &rest, gemm_sums_scratch(stream, cuda_column_sums_bytes(a->M, a->K)));
+    else if (rest.gelu_aux)
+        cuda_gelu_backward(stream, &rest);
 }
 
 void cuda_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weight_args *a)
@@ -189,7 +186,8 @@ void cuda_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weigh
     struct gemm_product p = gemm_product_bwd_weight(&g->rules, a, sums);
     if (p.key.epilogue != GEMM_PLAIN && run_linear_product(stream, &p, "linear_bwd_weight")) {
         if (a->null_count) stream_fill_zero(stream, sums + a->null_first, (size_t)a->null_count * sizeof *sums);
-        if (sums != a->dbias) cuda_add_f32(stream, a->N, a->dbias, sums);
+        const struct accumulate_args add = {DTYPE_F32, DTYPE_F32, a->N, a->dbias, sums, .scale = 1, .accumulate = true};
+        if (sums != a->dbias) cuda_accumulate(stream, &add);
         return;
     }
     run_linear_plain(stream, &p, "linear_bwd_weight");

@@ -33,12 +33,10 @@ template <int FORM> constexpr int kBiasGeluResident = FORM == kErf ? 6 : 8;
 /* Threads walk side by side over vectors of V columns. GELU sees what was not rounded to T yet. */
 template <typename Y, typename T, int V, int FORM>
 __global__ void __launch_bounds__(kThreads)
-    bias_gelu_kernel(int64_t M, int columns, Y *y, int64_t ld_y, const T *bias, T *aux)
+    bias_gelu_kernel(int64_t M, int64_t N, Y *y, int64_t ld_y, const T *bias, T *aux)
 {
-    struct table_walk walk = table_walk_start(columns);
-    for (; walk.row < M; table_walk_next(&walk, columns)) {
-        const int64_t j = static_cast<int64_t>(walk.column) * V;
-        Y *at = y + walk.row * ld_y + j;
+    each_in_table<V>(M, N, [&](int64_t row, int64_t j) {
+        Y *at = y + row * ld_y + j;
         float x[V];
         load(at, x);
         if (bias) {
@@ -48,12 +46,12 @@ __global__ void __launch_bounds__(kThreads)
             for (int v = 0; v < V; v++) x[v] += b[v];
         }
         if constexpr (FORM != kPlain) {
-            store(aux + (walk.row * columns + walk.column) * V, x);
+            store(aux + row * N + j, x);
 #pragma unroll
             for (int v = 0; v < V; v++) x[v] = FORM == kErf ? gemm_gelu_erf(x[v]) : x[v] * gelu_of(x[v]).share;
         }
         store(at, x);
-    }
+    });
 }
 
 template <bool ERF> __device__ inline float slope(float x)
@@ -163,14 +161,6 @@ __global__ void __launch_bounds__(kColumnThreads *kRangeGroups)
     *sum = accumulate ? *sum + total : total;
 }
 
-/* The arguments of cuda_bias_gelu(). */
-struct bias_gelu {
-    int64_t M, N, ld_y;
-    void *y, *aux;
-    const void *bias;
-    bool erf_form;
-};
-
 /* Calls launch(width<FORM>()) for the form of GELU, or for none where there is no `aux`. */
 template <typename Launch> void dispatch_form(const void *aux, bool erf_form, Launch launch)
 {
@@ -182,17 +172,16 @@ template <typename Launch> void dispatch_form(const void *aux, bool erf_form, La
         launch(width<kTanh>());
 }
 
-template <typename Y, typename T> void bias_gelu(struct stream *stream, const struct bias_gelu *a)
+template <typename Y, typename T> void bias_gelu(struct stream *stream, const struct linear_fwd_args *a, int64_t ld_y)
 {
-    const bool aligned = aligned16(a->y, a->aux, a->bias, a->ld_y * static_cast<int64_t>(sizeof(Y)),
+    const bool aligned = aligned16(a->y, a->aux, a->bias, ld_y * static_cast<int64_t>(sizeof(Y)),
                                    a->N * static_cast<int64_t>(sizeof(T)));
-    const int64_t columns = a->N / (aligned ? VECTOR<T> : 1);
-    dispatch_form(a->aux, a->erf_form, [&](auto form) {
+    dispatch_form(a->aux, a->gelu_erf, [&](auto form) {
         constexpr int FORM = decltype(form)::value;
         LAUNCH(stream, "linear_fwd (bias, GELU)",
                (aligned ? bias_gelu_kernel<Y, T, VECTOR<T>, FORM> : bias_gelu_kernel<Y, T, 1, FORM>),
-               grid_of(stream, ceil_div(a->M * columns, kThreads), kBiasGeluResident<FORM>), kThreads, a->M,
-               static_cast<int>(columns), static_cast<Y *>(a->y), a->ld_y, static_cast<const T *>(a->bias),
+               grid_of(stream, ceil_div(a->M * a->N / (aligned ? VECTOR<T> : 1), kThreads), kBiasGeluResident<FORM>),
+               kThreads, a->M, a->N, static_cast<Y *>(a->y), ld_y, static_cast<const T *>(a->bias),
                static_cast<T *>(a->aux));
     });
 }
@@ -230,32 +219,28 @@ void sum_columns(struct stream *stream, const struct columns *c, float *sums, en
 
 } // namespace
 
-void cuda_bias_gelu(struct stream *stream, int64_t M, int64_t N, void *y, enum dtype y_dtype, int64_t ld_y,
-                    const void *bias, void *aux, bool erf_form, enum dtype dtype)
+void cuda_bias_gelu(struct stream *stream, const struct linear_fwd_args *a)
 {
-    ASSERT(y_dtype == dtype || y_dtype == DTYPE_F32);
-    if (M == 0 || N == 0) return;
-    ASSERT(N <= INT32_MAX / 2);
-    const struct bias_gelu args = {M, N, ld_y, y, aux, bias, erf_form};
-    dispatch(dtype, [&](auto type) {
+    const int64_t ld_y = a->ld_y ? a->ld_y : a->N;
+    ASSERT((a->y_dtype == a->dtype || a->y_dtype == DTYPE_F32) && a->N <= INT32_MAX / 2);
+    dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
-        if (y_dtype == DTYPE_F32)
-            bias_gelu<float, T>(stream, &args);
+        if (a->y_dtype == DTYPE_F32)
+            bias_gelu<float, T>(stream, a, ld_y);
         else
-            bias_gelu<T, T>(stream, &args);
+            bias_gelu<T, T>(stream, a, ld_y);
     });
 }
 
-void cuda_gelu_backward(struct stream *stream, int64_t n, void *dx, const void *aux, bool erf_form, enum dtype dtype)
+void cuda_gelu_backward(struct stream *stream, const struct linear_bwd_input_args *a)
 {
-    if (n == 0) return;
-    dispatch(dtype, [&](auto type) {
+    dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
-        const int64_t packs = aligned16(dx, aux) ? n / VECTOR<T> : 0;
+        const int64_t n = a->M * a->K, packs = aligned16(a->dx, a->gelu_aux) ? n / VECTOR<T> : 0;
         LAUNCH(stream, "linear_bwd_input (GELU)",
-               (erf_form ? gelu_backward_kernel<T, true> : gelu_backward_kernel<T, false>),
-               grid_of_elements(stream, n, packs ? VECTOR<T> : 1), kThreads, n, packs, static_cast<T *>(dx),
-               static_cast<const T *>(aux));
+               (a->gelu_erf ? gelu_backward_kernel<T, true> : gelu_backward_kernel<T, false>),
+               grid_of_elements(stream, n, packs ? VECTOR<T> : 1), kThreads, n, packs, static_cast<T *>(a->dx),
+               static_cast<const T *>(a->gelu_aux));
     });
 }
 
@@ -274,15 +259,9 @@ void cuda_bias_sums(struct stream *stream, const struct linear_bwd_weight_args *
     sum_columns(stream, &columns, a->dbias, a->dtype, a->accumulate_dbias, scratch);
 }
 
-void cuda_column_sums(struct stream *stream, int64_t M, int64_t N, void *x, int64_t ld, const void *aux, bool erf_form,
-                      enum dtype dtype, float *sums, bool accumulate, void *scratch)
+void cuda_column_sums(struct stream *stream, const struct linear_bwd_input_args *a, void *scratch)
 {
-    const struct columns columns = {M, N, ld, {N, 0}, x, aux, erf_form};
-    if (M > 0 && N > 0) sum_columns(stream, &columns, sums, dtype, accumulate, scratch);
-}
-
-void cuda_add_f32(struct stream *stream, int64_t n, float *sums, const float *x)
-{
-    map_elements(stream, "linear_bwd_weight (bias)", n, sums, sum_of(), static_cast<const float *>(sums), x);
+    const struct columns columns = {a->M, a->K, a->ld_dx ? a->ld_dx : a->K, {a->K, 0}, a->dx, a->gelu_aux, a->gelu_erf};
+    sum_columns(stream, &columns, a->dbias, a->dtype, a->accumulate_dbias, scratch);
 }
 CUDA_MODULE(gemm, add_ranges_kernel)

@@ -77,18 +77,16 @@ __global__ void __launch_bounds__(THREADS)
 
 template <typename T, int N> __global__ void __launch_bounds__(THREADS) dequantize_fp8_kernel(struct dequantize_args a)
 {
-    const int columns = static_cast<int>(a.cols / N);
     const int64_t across = (a.cols + FP8_BLOCK - 1) / FP8_BLOCK;
-    struct table_walk walk = table_walk_start(columns);
-    for (; walk.row < a.rows; table_walk_next(&walk, columns)) {
-        const int64_t j = static_cast<int64_t>(walk.column) * N, at = walk.row * a.cols + j;
-        const float scale = a.scales[walk.row / FP8_BLOCK * across + j / FP8_BLOCK];
+    each_in_table<N>(a.rows, a.cols, [&](int64_t row, int64_t j) {
+        const int64_t at = row * a.cols + j;
+        const float scale = a.scales[row / FP8_BLOCK * across + j / FP8_BLOCK];
         const struct pack<uint8_t, N> codes = load_pack<N>(a.codes + at);
         float x[N];
 #pragma unroll
         for (int v = 0; v < N; v++) x[v] = __fmul_rn(fp8_value(codes.at[v]), scale);
         store(static_cast<T *>(a.out) + at, x);
-    }
+    });
 }
 
 bool dequantize_aligned(const struct dequantize_args *a, int64_t bytes_together)

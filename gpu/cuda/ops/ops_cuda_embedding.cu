@@ -33,18 +33,15 @@ enum {
 template <typename T, int V>
 __global__ void __launch_bounds__(THREADS) embedding_fwd_kernel(struct embedding_fwd_args a)
 {
-    const int columns = static_cast<int>(a.C / V);
-    struct table_walk walk = table_walk_start(columns);
-    for (; walk.row < a.M; table_walk_next(&walk, columns)) {
-        const int64_t j = static_cast<int64_t>(walk.column) * V;
+    each_in_table<V>(a.M, a.C, [&](int64_t row, int64_t j) {
         float x[V], position[V] = {0}, type[V] = {0};
-        load(static_cast<const T *>(a.wte) + a.tokens[walk.row] * a.C + j, x);
-        if (a.wpe) load(static_cast<const T *>(a.wpe) + a.positions[walk.row] * a.C + j, position);
-        if (a.wse) load(static_cast<const T *>(a.wse) + a.types[walk.row] * a.C + j, type);
+        load(static_cast<const T *>(a.wte) + a.tokens[row] * a.C + j, x);
+        if (a.wpe) load(static_cast<const T *>(a.wpe) + a.positions[row] * a.C + j, position);
+        if (a.wse) load(static_cast<const T *>(a.wse) + a.types[row] * a.C + j, type);
 #pragma unroll
         for (int v = 0; v < V; v++) x[v] = (x[v] + position[v] + type[v]) * a.scale;
-        store(static_cast<T *>(a.out) + walk.row * a.C + j, x);
-    }
+        store(static_cast<T *>(a.out) + row * a.C + j, x);
+    });
 }
 
 /* ---- the sort ------------------------------------------------------------ */
@@ -339,12 +336,10 @@ __global__ void __launch_bounds__(THREADS)
 
 void cuda_embedding_fwd(struct stream *stream, const struct embedding_fwd_args *a)
 {
-    if (a->M == 0) return;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
-        const bool aligned = aligned16(a->out, a->wte, a->wpe, a->wse, a->C * static_cast<int64_t>(sizeof(T)));
-        LAUNCH(stream, "embedding_fwd", (aligned ? embedding_fwd_kernel<T, VECTOR<T>> : embedding_fwd_kernel<T, 1>),
-               grid_of_elements(stream, a->M * a->C, aligned ? VECTOR<T> : 1), THREADS, *a);
+        launch_table<T>(stream, "embedding_fwd", embedding_fwd_kernel<T, VECTOR<T>>, embedding_fwd_kernel<T, 1>, *a,
+                        a->M * a->C, aligned16(a->out, a->wte, a->wpe, a->wse, a->C * static_cast<int64_t>(sizeof(T))));
     });
 }
 

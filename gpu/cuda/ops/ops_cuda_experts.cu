@@ -248,26 +248,21 @@ template <typename T, int SLOTS> __global__ void __launch_bounds__(THREADS) rout
 
 template <typename T, int V> __global__ void __launch_bounds__(THREADS) gather_kernel(struct gather_tokens_args a)
 {
-    const int columns = static_cast<int>(a.C / V);
-    struct table_walk walk = table_walk_start(columns);
-    for (; walk.row < a.M; table_walk_next(&walk, columns)) {
-        const int64_t c = static_cast<int64_t>(walk.column) * V;
-        const auto pack = load_pack<V>(static_cast<const T *>(a.x) + walk.row * a.C + c);
-        for (int64_t i = walk.row * a.k; i < (walk.row + 1) * a.k; i++)
+    each_in_table<V>(a.M, a.C, [&](int64_t row, int64_t c) {
+        const auto pack = load_pack<V>(static_cast<const T *>(a.x) + row * a.C + c);
+        for (int64_t i = row * a.k; i < (row + 1) * a.k; i++)
             if (a.places[i] >= 0) store_pack(static_cast<T *>(a.xe) + a.places[i] * a.C + c, pack);
-    }
+    });
 }
 
 template <typename T, int V> __global__ void __launch_bounds__(THREADS) combine_kernel(struct combine_tokens_args a)
 {
-    const int columns = static_cast<int>(a.C / V);
-    struct table_walk walk = table_walk_start(columns);
-    for (; walk.row < a.M; table_walk_next(&walk, columns)) {
-        const int64_t c = static_cast<int64_t>(walk.column) * V, end = (walk.row + 1) * a.k;
-        T *y = static_cast<T *>(a.y) + walk.row * a.C + c;
+    each_in_table<V>(a.M, a.C, [&](int64_t row, int64_t c) {
+        const int64_t end = (row + 1) * a.k;
+        T *y = static_cast<T *>(a.y) + row * a.C + c;
         float sum[V] = {};
         if (a.accumulate) load(y, sum);
-        for (int64_t i = walk.row * a.k; i < end; i++) {
+        for (int64_t i = row * a.k; i < end; i++) {
             const float weight = a.weights ? a.weights[i] : 1;
             const int64_t place = a.places ? a.places[i] : i;
             float x[V];
@@ -277,7 +272,7 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) combine_
             for (int v = 0; v < V; v++) sum[v] = fmaf(weight, x[v], sum[v]);
         }
         store(y, sum);
-    }
+    });
 }
 
 /* A warp has a row. */
@@ -388,23 +383,19 @@ void cuda_route_bwd(struct stream *stream, const struct route_bwd_args *a)
 
 void cuda_gather_tokens(struct stream *stream, const struct gather_tokens_args *a)
 {
-    if (a->M == 0) return;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
-        const bool aligned = aligned16(a->xe, a->x, a->C * static_cast<int64_t>(sizeof(T)));
-        LAUNCH(stream, "gather_tokens", (aligned ? gather_kernel<T, VECTOR<T>> : gather_kernel<T, 1>),
-               grid_of_elements(stream, a->M * a->C, aligned ? VECTOR<T> : 1), THREADS, *a);
+        launch_table<T>(stream, "gather_tokens", gather_kernel<T, VECTOR<T>>, gather_kernel<T, 1>, *a, a->M * a->C,
+                        aligned16(a->xe, a->x, a->C * static_cast<int64_t>(sizeof(T))));
     });
 }
 
 void cuda_combine_tokens(struct stream *stream, const struct combine_tokens_args *a)
 {
-    if (a->M == 0) return;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
-        const bool aligned = aligned16(a->y, a->ye, a->C * static_cast<int64_t>(sizeof(T)));
-        LAUNCH(stream, "combine_tokens", (aligned ? combine_kernel<T, VECTOR<T>> : combine_kernel<T, 1>),
-               grid_of_elements(stream, a->M * a->C, aligned ? VECTOR<T> : 1), THREADS, *a);
+        launch_table<T>(stream, "combine_tokens", combine_kernel<T, VECTOR<T>>, combine_kernel<T, 1>, *a, a->M * a->C,
+                        aligned16(a->y, a->ye, a->C * static_cast<int64_t>(sizeof(T))));
     });
 }
 

@@ -51,47 +51,51 @@ __global__ void __launch_bounds__(THREADS, ROPE_RESIDENT) rope_kernel(struct rop
 
 template <typename T, int V> __global__ void __launch_bounds__(THREADS) swap_heads_kernel(struct swap_heads_args a)
 {
-    const int64_t heads = a.outer * a.inner * a.D;
-    const int columns = static_cast<int>((heads + a.rest) / V);
-    struct table_walk walk = table_walk_start(columns);
-    for (; walk.row < a.M; table_walk_next(&walk, columns)) {
-        const int64_t j = static_cast<int64_t>(walk.column) * V, head = j / a.D, row = walk.row * (heads + a.rest);
+    const int64_t heads = a.outer * a.inner * a.D, width = heads + a.rest;
+    each_in_table<V>(a.M, width, [&](int64_t row, int64_t j) {
+        const int64_t head = j / a.D;
         const int64_t to = j < heads ? (head % a.inner * a.outer + head / a.inner) * a.D + j % a.D : j;
-        store_pack(static_cast<T *>(a.y) + row + to, load_pack<V>(static_cast<const T *>(a.x) + row + j));
-    }
+        store_pack(static_cast<T *>(a.y) + row * width + to,
+                   load_pack<V>(static_cast<const T *>(a.x) + row * width + j));
+    });
 }
 
 /* ---- SwiGLU, GeGLU ------------------------------------------------------- */
 
-template <typename T, int V> __global__ void __launch_bounds__(THREADS) swiglu_fwd_kernel(struct swiglu_fwd_args a)
+/* LIMITED: with a limit. PAIRS: interleaved. */
+template <typename T, int V, bool LIMITED, bool PAIRS>
+__global__ void __launch_bounds__(THREADS) swiglu_fwd_kernel(struct swiglu_fwd_args a)
 {
-    const int columns = static_cast<int>(a.F / V);
-    const int64_t rows = a.rows ? *a.rows : a.M;
-    struct table_walk walk = table_walk_start(columns);
-    for (; walk.row < rows; table_walk_next(&walk, columns)) {
-        const int64_t j = static_cast<int64_t>(walk.column) * V;
-        const T *from = static_cast<const T *>(a.gate_up) + walk.row * 2 * a.F + j;
-        float gate[V], up[V];
-        load(from, gate);
-        load(from + a.F, up);
+    each_in_table<V>(a.rows ? *a.rows : a.M, a.F, [&](int64_t row, int64_t j) {
+        const T *from = static_cast<const T *>(a.gate_up) + row * 2 * a.F + (PAIRS ? 2 * j : j);
+        float both[2][V], out[V];
+        load(from, both[0]);
+        load(from + (PAIRS ? V : a.F), both[1]);
 #pragma unroll
-        for (int v = 0; v < V; v++) up[v] *= gate[v] * (a.gelu ? gelu_of(gate[v]).share : sigmoid(gate[v]));
-        store(static_cast<T *>(a.h) + walk.row * a.F + j, up);
-    }
+        for (int v = 0; v < V; v++) {
+            const float gate = PAIRS ? both[2 * v / V][2 * v % V] : both[0][v];
+            const float up = PAIRS ? both[(2 * v + 1) / V][(2 * v + 1) % V] : both[1][v];
+            const float g = gate > a.limit ? a.limit : gate;
+            const float u = up > a.limit ? a.limit : up < -a.limit ? -a.limit : up;
+            if (LIMITED)
+                out[v] = g * sigmoid(a.alpha * g) * (u + 1.0f);
+            else
+                out[v] = up * (gate * (a.gelu ? gelu_of(gate).share : sigmoid(gate)));
+        }
+        store(static_cast<T *>(a.h) + row * a.F + j, out);
+    });
 }
 
 template <typename T, int V> __global__ void __launch_bounds__(THREADS) swiglu_bwd_kernel(struct swiglu_bwd_args a)
 {
-    const int columns = static_cast<int>(a.F / V);
-    struct table_walk walk = table_walk_start(columns);
-    for (; walk.row < a.M; table_walk_next(&walk, columns)) {
-        const int64_t j = static_cast<int64_t>(walk.column) * V, at = walk.row * 2 * a.F + j;
+    each_in_table<V>(a.M, a.F, [&](int64_t row, int64_t j) {
+        const int64_t at = row * 2 * a.F + j;
         const T *from = static_cast<const T *>(a.gate_up) + at;
         T *to = static_cast<T *>(a.dgate_up) + at;
         float gate[V], up[V], dh[V];
         load(from, gate);
         load(from + a.F, up);
-        load(static_cast<const T *>(a.dh) + walk.row * a.F + j, dh);
+        load(static_cast<const T *>(a.dh) + row * a.F + j, dh);
 #pragma unroll
         for (int v = 0; v < V; v++) {
             const float g = gate[v];
@@ -107,70 +111,41 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) swiglu_b
         }
         store(to, gate);
         store(to + a.F, up);
-    }
+    });
 }
 
-/* With a limit. PAIRS: interleaved. */
-template <typename T, int V, bool PAIRS>
-__global__ void __launch_bounds__(THREADS) swiglu_limited_kernel(struct swiglu_fwd_args a)
+template <bool LIMITED, bool PAIRS> void swiglu_fwd(struct stream *stream, const struct swiglu_fwd_args *a)
 {
-    const int columns = static_cast<int>(a.F / V);
-    const int64_t rows = a.rows ? *a.rows : a.M;
-    struct table_walk walk = table_walk_start(columns);
-    for (; walk.row < rows; table_walk_next(&walk, columns)) {
-        const int64_t j = static_cast<int64_t>(walk.column) * V, row = walk.row * 2 * a.F;
-        const int64_t places[2] = {row + (PAIRS ? 2 * j : j), row + (PAIRS ? 2 * j + V : a.F + j)};
-        float both[2][V], out[V];
-#pragma unroll
-        for (int i = 0; i < 2; i++) load(static_cast<const T *>(a.gate_up) + places[i], both[i]);
-#pragma unroll
-        for (int v = 0; v < V; v++) {
-            const float gate = PAIRS ? both[2 * v / V][2 * v % V] : both[0][v];
-            const float up = PAIRS ? both[(2 * v + 1) / V][(2 * v + 1) % V] : both[1][v];
-            const float g = gate > a.limit ? a.limit : gate;
-            const float u = up > a.limit ? a.limit : up < -a.limit ? -a.limit : up;
-            out[v] = g * sigmoid(a.alpha * g) * (u + 1.0f);
-        }
-        store(static_cast<T *>(a.h) + walk.row * a.F + j, out);
-    }
-}
-
-template <typename T> void swiglu_limited(struct stream *stream, const struct swiglu_fwd_args &a, bool aligned)
-{
-    ASSERT(!a.gelu);
-    const auto kernel =
-        a.interleaved ? (aligned ? swiglu_limited_kernel<T, VECTOR<T>, true> : swiglu_limited_kernel<T, 1, true>)
-                      : (aligned ? swiglu_limited_kernel<T, VECTOR<T>, false> : swiglu_limited_kernel<T, 1, false>);
-    LAUNCH(stream, "swiglu_fwd", kernel, grid_of_elements(stream, a.M * a.F, aligned ? VECTOR<T> : 1), THREADS, a);
+    dispatch(a->dtype, [&](auto type) {
+        using T = decltype(type);
+        launch_table<T>(stream, "swiglu_fwd", swiglu_fwd_kernel<T, VECTOR<T>, LIMITED, PAIRS>,
+                        swiglu_fwd_kernel<T, 1, LIMITED, PAIRS>, *a, a->M * a->F,
+                        aligned16(a->h, a->gate_up, a->F * static_cast<int64_t>(sizeof(T))));
+    });
 }
 
 /* ---- a gate -------------------------------------------------------------- */
 
 template <typename T, int V> __global__ void __launch_bounds__(THREADS) gate_fwd_kernel(struct gate_fwd_args a)
 {
-    const int columns = static_cast<int>(a.C / V);
-    struct table_walk walk = table_walk_start(columns);
-    for (; walk.row < a.M; table_walk_next(&walk, columns)) {
-        const int64_t j = static_cast<int64_t>(walk.column) * V;
+    each_in_table<V>(a.M, a.C, [&](int64_t row, int64_t j) {
         float x[V], gate[V];
-        load(static_cast<const T *>(a.x) + walk.row * a.ld_x + j, x);
-        load(static_cast<const T *>(a.gate) + walk.row * a.ld_gate + j, gate);
+        load(static_cast<const T *>(a.x) + row * a.ld_x + j, x);
+        load(static_cast<const T *>(a.gate) + row * a.ld_gate + j, gate);
 #pragma unroll
         for (int v = 0; v < V; v++) x[v] *= a.gelu ? gate[v] * gelu_of(gate[v]).share : sigmoid(gate[v]);
-        store(static_cast<T *>(a.y) + walk.row * a.C + j, x);
-    }
+        store(static_cast<T *>(a.y) + row * a.C + j, x);
+    });
 }
 
 template <typename T, int V> __global__ void __launch_bounds__(THREADS) gate_bwd_kernel(struct gate_bwd_args a)
 {
-    const int columns = static_cast<int>(a.C / V);
-    struct table_walk walk = table_walk_start(columns);
-    for (; walk.row < a.M; table_walk_next(&walk, columns)) {
-        const int64_t j = static_cast<int64_t>(walk.column) * V, at = walk.row * a.ld_x + j;
+    each_in_table<V>(a.M, a.C, [&](int64_t row, int64_t j) {
+        const int64_t at = row * a.ld_x + j, at_gate = row * a.ld_gate + j;
         float dy[V], x[V], gate[V];
-        load(static_cast<const T *>(a.dy) + walk.row * a.C + j, dy);
+        load(static_cast<const T *>(a.dy) + row * a.C + j, dy);
         load(static_cast<const T *>(a.x) + at, x);
-        load(static_cast<const T *>(a.gate) + walk.row * a.ld_gate + j, gate);
+        load(static_cast<const T *>(a.gate) + at_gate, gate);
 #pragma unroll
         for (int v = 0; v < V; v++) {
             if (a.gelu) {
@@ -184,9 +159,9 @@ template <typename T, int V> __global__ void __launch_bounds__(THREADS) gate_bwd
                 dy[v] *= open;
             }
         }
-        store(static_cast<T *>(a.dgate) + walk.row * a.ld_gate + j, gate);
+        store(static_cast<T *>(a.dgate) + at_gate, gate);
         store(static_cast<T *>(a.dx) + at, dy);
-    }
+    });
 }
 
 /* ---- elements ------------------------------------------------------------ */
@@ -320,69 +295,58 @@ void cuda_rope(struct stream *stream, const struct rope_args *a)
 
 void cuda_swap_heads(struct stream *stream, const struct swap_heads_args *a)
 {
-    if (a->M == 0) return;
+    const int64_t width = a->outer * a->inner * a->D + a->rest;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
-        const int64_t size = sizeof(T), width = a->outer * a->inner * a->D + a->rest;
-        const bool aligned = aligned16(a->y, a->x, a->D * size, a->rest * size);
-        LAUNCH(stream, "swap_heads", (aligned ? swap_heads_kernel<T, VECTOR<T>> : swap_heads_kernel<T, 1>),
-               grid_of_elements(stream, a->M * width, aligned ? VECTOR<T> : 1), THREADS, *a);
+        const int64_t size = sizeof(T);
+        launch_table<T>(stream, "swap_heads", swap_heads_kernel<T, VECTOR<T>>, swap_heads_kernel<T, 1>, *a,
+                        a->M * width, aligned16(a->y, a->x, a->D * size, a->rest * size));
     });
 }
 
 void cuda_swiglu_fwd(struct stream *stream, const struct swiglu_fwd_args *a)
 {
-    ASSERT(a->limit > 0 || !a->interleaved);
-    if (a->M == 0) return;
-    dispatch(a->dtype, [&](auto type) {
-        using T = decltype(type);
-        const bool aligned = aligned16(a->h, a->gate_up, a->F * static_cast<int64_t>(sizeof(T)));
-        if (a->limit > 0) {
-            swiglu_limited<T>(stream, *a, aligned);
-            return;
-        }
-        LAUNCH(stream, "swiglu_fwd", (aligned ? swiglu_fwd_kernel<T, VECTOR<T>> : swiglu_fwd_kernel<T, 1>),
-               grid_of_elements(stream, a->M * a->F, aligned ? VECTOR<T> : 1), THREADS, *a);
-    });
+    ASSERT(a->limit > 0 ? !a->gelu : !a->interleaved);
+    if (a->interleaved)
+        swiglu_fwd<true, true>(stream, a);
+    else if (a->limit > 0)
+        swiglu_fwd<true, false>(stream, a);
+    else
+        swiglu_fwd<false, false>(stream, a);
 }
 
 void cuda_swiglu_bwd(struct stream *stream, const struct swiglu_bwd_args *a)
 {
-    if (a->M == 0) return;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
-        const bool aligned = aligned16(a->dgate_up, a->dh, a->gate_up, a->F * static_cast<int64_t>(sizeof(T)));
-        LAUNCH(stream, "swiglu_bwd", (aligned ? swiglu_bwd_kernel<T, VECTOR<T>> : swiglu_bwd_kernel<T, 1>),
-               grid_of_elements(stream, a->M * a->F, aligned ? VECTOR<T> : 1), THREADS, *a);
+        launch_table<T>(stream, "swiglu_bwd", swiglu_bwd_kernel<T, VECTOR<T>>, swiglu_bwd_kernel<T, 1>, *a, a->M * a->F,
+                        aligned16(a->dgate_up, a->dh, a->gate_up, a->F * static_cast<int64_t>(sizeof(T))));
     });
 }
 
 void cuda_gate_fwd(struct stream *stream, const struct gate_fwd_args *a)
 {
-    if (a->M == 0) return;
+    struct gate_fwd_args args = *a;
+    args.ld_x = a->ld_x ? a->ld_x : a->C;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
         const int64_t size = sizeof(T);
-        struct gate_fwd_args args = *a;
-        args.ld_x = a->ld_x ? a->ld_x : a->C;
-        const bool aligned = aligned16(a->y, a->x, a->gate, a->C * size, a->ld_gate * size, args.ld_x * size);
-        LAUNCH(stream, "gate_fwd", (aligned ? gate_fwd_kernel<T, VECTOR<T>> : gate_fwd_kernel<T, 1>),
-               grid_of_elements(stream, a->M * a->C, aligned ? VECTOR<T> : 1), THREADS, args);
+        launch_table<T>(stream, "gate_fwd", gate_fwd_kernel<T, VECTOR<T>>, gate_fwd_kernel<T, 1>, args, a->M * a->C,
+                        aligned16(a->y, a->x, a->gate, a->C * size, a->ld_gate * size, args.ld_x * size));
     });
 }
 
 void cuda_gate_bwd(struct stream *stream, const struct gate_bwd_args *a)
 {
-    if (a->M == 0) return;
+    struct gate_bwd_args args = *a;
+    args.ld_x = a->ld_x ? a->ld_x : a->C;
     dispatch(a->dtype, [&](auto type) {
         using T = decltype(type);
         const int64_t size = sizeof(T);
-        struct gate_bwd_args args = *a;
-        args.ld_x = a->ld_x ? a->ld_x : a->C;
         const bool aligned =
             aligned16(a->dx, a->dgate, a->dy, a->x, a->gate, a->C * size, a->ld_gate * size, args.ld_x * size);
-        LAUNCH(stream, "gate_bwd", (aligned ? gate_bwd_kernel<T, VECTOR<T>> : gate_bwd_kernel<T, 1>),
-               grid_of_elements(stream, a->M * a->C, aligned ? VECTOR<T> : 1), THREADS, args);
+        launch_table<T>(stream, "gate_bwd", gate_bwd_kernel<T, VECTOR<T>>, gate_bwd_kernel<T, 1>, args, a->M * a->C,
+                        aligned);
     });
 }
 
