@@ -8,7 +8,8 @@ static struct op_cost cost_bytes_of(int op, const void *args)
     double bytes = 0;
     for (int i = 0; i < op_operands[op].count; i++) {
         const struct operand *o = &op_operands[op].all[i];
-        const int times = !!(o->use & OPERAND_READ) + !!(o->use & OPERAND_WRITTEN);
+        const bool read = o->added ? *((const bool *)args + o->added - 1) : (o->use & OPERAND_READ) != 0;
+        const int times = read + ((o->use & OPERAND_WRITTEN) != 0);
         if (!(o->use & OPERAND_SIDE) && operand_exists(o, args))
             bytes += times * (double)operand_numel(o, args, false) * (double)operand_element(o, args);
     }
@@ -27,7 +28,7 @@ static struct op_cost cost_bytes_of(int op, const void *args)
     X(route) X(route_bwd) X(sum_experts) X(permute_experts) X(gather_tokens) X(scale_rows_bwd) X(combine_bias_bwd) X(experts_swiglu_bwd) \
     X(tanh_fwd) X(tanh_bwd) X(causal_conv_fwd) X(causal_conv_bwd) X(cross_entropy) X(dropout) X(add) X(cast) \
     X(dequantize) X(sumsq) X(find_nonfinite) X(adam) \
-    X(momentum) X(muon_momentum) X(muon_update)
+    X(momentum) X(muon_momentum) X(muon_update) X(combine_tokens) X(accumulate) X(sum_ranks)
 /* clang-format on */
 BYTES_OPS(BYTES_OF)
 
@@ -55,54 +56,29 @@ struct op_cost op_cost_embedding_bwd(const struct embedding_bwd_args *a)
     return (struct op_cost){0, rows * cost_size_of(a->dtype) + rows * 8 * tables + zeroed * (double)a->C * 4};
 }
 
-/* A product of M x N x K. The bytes are those of an element of (M, N), of (N, K) and of (M, K). */
-static struct op_cost linear_work(int64_t M, int64_t N, int64_t K, double mn, double nk, double mk)
+/* A product of M x N x K; of experts: with the matrices of all, whether they got tokens or not. */
+static struct op_cost cost_product(int op, const void *args, int64_t M, int64_t N, int64_t K)
 {
-    double m = (double)M, n = (double)N, k = (double)K;
-    return (struct op_cost){2 * m * n * k, m * n * mn + n * k * nk + m * k * mk};
+    return (struct op_cost){2 * (double)M * (double)N * (double)K, cost_bytes_of(op, args).bytes};
 }
 
-struct op_cost op_cost_linear_fwd(const struct linear_fwd_args *a)
-{
-    double size = cost_size_of(a->dtype), more = a->gelu ? size : a->gated ? size / 2 : 0;
-    return linear_work(a->M, a->N, a->K, cost_size_of(a->y_dtype) * (a->accumulate ? 2 : 1) + more, size, size);
-}
+#define PRODUCT(op)                                        \
+    struct op_cost op_cost_##op(const struct op##_args *a) \
+    {                                                      \
+        return cost_product(OP_##op, a, a->M, a->N, a->K); \
+    }
+PRODUCT(linear_fwd)
+PRODUCT(linear_bwd_weight)
+PRODUCT(grouped_linear_fwd)
+PRODUCT(grouped_linear_bwd_input)
+PRODUCT(grouped_linear_bwd_weight)
 
+/* With gate_up, dx is scratch memory. */
 struct op_cost op_cost_linear_bwd_input(const struct linear_bwd_input_args *a)
 {
-    double size = cost_size_of(a->dtype), times = a->gate_up ? 4 : 1 + (a->gelu_aux != NULL) + a->accumulate;
-    return linear_work(a->M, a->N, a->K, size, size, size * times);
-}
-
-struct op_cost op_cost_linear_bwd_weight(const struct linear_bwd_weight_args *a)
-{
-    double size = cost_size_of(a->dtype);
-    return linear_work(a->M, a->N, a->K, size, cost_size_of(a->dw_dtype) * (a->accumulate ? 2 : 1), size);
-}
-
-struct op_cost op_cost_combine_tokens(const struct combine_tokens_args *a)
-{
-    const double rows = (double)a->M * (double)(a->k + 1 + a->accumulate);
-    return (struct op_cost){0, rows * (double)a->C * cost_size_of(a->dtype)};
-}
-
-/* The matrices of all experts, whether they got tokens or not. */
-struct op_cost op_cost_grouped_linear_fwd(const struct grouped_linear_fwd_args *a)
-{
-    const double size = cost_size_of(a->dtype);
-    return linear_work(a->M, a->N, a->K, size * (1 + a->accumulate), (double)a->E * size, size);
-}
-
-struct op_cost op_cost_grouped_linear_bwd_input(const struct grouped_linear_bwd_input_args *a)
-{
-    const double size = cost_size_of(a->dtype);
-    return linear_work(a->M, a->N, a->K, size, (double)a->E * size, size * (1 + a->accumulate));
-}
-
-struct op_cost op_cost_grouped_linear_bwd_weight(const struct grouped_linear_bwd_weight_args *a)
-{
-    const double size = cost_size_of(a->dtype), weights = (double)a->E * cost_size_of(a->dw_dtype);
-    return linear_work(a->M, a->N, a->K, size, weights * (a->accumulate ? 2 : 1), size);
+    struct op_cost cost = cost_product(OP_linear_bwd_input, a, a->M, a->N, a->K);
+    if (a->gate_up) cost.bytes -= (double)a->M * (double)a->K * cost_size_of(a->dtype);
+    return cost;
 }
 
 /* The number of query-key pairs that are computed if all sequences are as long as the longest. */
@@ -161,18 +137,6 @@ struct op_cost op_cost_attention_decode(const struct attention_decode_args *a)
     const double cached = a->q && a->M ? (double)(a->start + a->M) - cost_first_key(a, a->start) : 0;
     const double elements = 4 * m * kv + 2 * cached * kv + (a->q ? 2 * m * heads : 0);
     return (struct op_cost){4 * pairs * heads, elements * cost_size_of(a->dtype)};
-}
-
-struct op_cost op_cost_accumulate(const struct accumulate_args *a)
-{
-    return (struct op_cost){0, (double)a->n *
-                                   (cost_size_of(a->dst_dtype) * (a->accumulate ? 2 : 1) + cost_size_of(a->src_dtype))};
-}
-
-struct op_cost op_cost_sum_ranks(const struct sum_ranks_args *a)
-{
-    return (struct op_cost){0, (double)a->n * ((double)a->ranks * cost_size_of(a->dtype) +
-                                               cost_size_of(a->out_dtype) * (a->accumulate ? 2 : 1))};
 }
 
 struct op_cost op_cost_decide_step(const struct decide_step_args *a)

@@ -10,12 +10,14 @@
 #define DIMS_BY_COUNT(a, b, c, d, name, ...) name
 #define DIMS(op, ...) DIMS_BY_COUNT(__VA_ARGS__, DIMS4, DIMS3, DIMS2, DIMS1, )(op, __VA_ARGS__)
 
-/* TENSOR: a shape; ROWS: rows `pitch` apart; TIMES: halves / 2 times a shape; FIXED: one element, or an operand of a
- * fixed meaning. */
-#define TENSOR(op, m, use, type, ...) {offsetof(struct op##_args, m), use, type, {DIMS(op, __VA_ARGS__)}, 0, 0}
-#define ROWS(op, m, use, type, pitch, ...) {offsetof(struct op##_args, m), use, type, {DIMS(op, __VA_ARGS__)}, AT(op, pitch), 0}
-#define TIMES(op, m, use, type, halves, ...) {offsetof(struct op##_args, m), use, type, {DIMS(op, __VA_ARGS__)}, 0, halves}
-#define FIXED(op, m, use, type) {offsetof(struct op##_args, m), use, type, {0}, 0, 0}
+/* TENSOR: a shape; ROWS: rows `pitch` apart; TIMES: halves / 2 times a shape; SUM, SUM_ROWS: a result that is added to
+ * what is there with `accumulate`; FIXED: one element, or an operand of a fixed meaning. */
+#define TENSOR(op, m, use, type, ...) {offsetof(struct op##_args, m), use, type, {DIMS(op, __VA_ARGS__)}, 0, 0, 0}
+#define ROWS(op, m, use, type, pitch, ...) {offsetof(struct op##_args, m), use, type, {DIMS(op, __VA_ARGS__)}, AT(op, pitch), 0, 0}
+#define TIMES(op, m, use, type, halves, ...) {offsetof(struct op##_args, m), use, type, {DIMS(op, __VA_ARGS__)}, 0, halves, 0}
+#define SUM(op, m, type, ...) {offsetof(struct op##_args, m), INOUT, type, {DIMS(op, __VA_ARGS__)}, 0, 0, AT(op, accumulate)}
+#define SUM_ROWS(op, m, type, pitch, ...) {offsetof(struct op##_args, m), INOUT, type, {DIMS(op, __VA_ARGS__)}, AT(op, pitch), 0, AT(op, accumulate)}
+#define FIXED(op, m, use, type) {offsetof(struct op##_args, m), use, type, {0}, 0, 0, 0}
 
 enum {
     IN = OPERAND_READ, OUT = OPERAND_WRITTEN, INOUT = IN | OUT,
@@ -42,16 +44,16 @@ OPERANDS(norm_bwd) = {TENSOR(norm_bwd, dx, OUT, DT, M, C), TENSOR(norm_bwd, dres
     TENSOR(norm_bwd, weight, IN | SIDE | POSITIVE, DT, C), TENSOR(norm_bwd, mean, IN | SIDE | MAYBE, F32, M),
     TENSOR(norm_bwd, rstd, IN | SIDE | POSITIVE, F32, M), TENSOR(norm_bwd, dweight, INOUT | SIDE, F32, C),
     TENSOR(norm_bwd, dbias, INOUT | SIDE | MAYBE, F32, C), TENSOR(norm_bwd, dx_sums, INOUT | SIDE | MAYBE, F32, C)};
-OPERANDS(linear_fwd) = {ROWS(linear_fwd, y, INOUT, AT(linear_fwd, y_dtype), ld_y, M, N),
+OPERANDS(linear_fwd) = {SUM_ROWS(linear_fwd, y, AT(linear_fwd, y_dtype), ld_y, M, N),
     ROWS(linear_fwd, x, IN, DT, ld_x, M, K), TENSOR(linear_fwd, w, IN, DT, N, K),
     TENSOR(linear_fwd, bias, IN | SIDE | MAYBE, DT, N), TENSOR(linear_fwd, aux, OUT | MAYBE, DT, M, N),
     TIMES(linear_fwd, gated, OUT | MAYBE, DT, 1, M, N)};
-OPERANDS(linear_bwd_input) = {ROWS(linear_bwd_input, dx, INOUT, DT, ld_dx, M, K),
+OPERANDS(linear_bwd_input) = {SUM_ROWS(linear_bwd_input, dx, DT, ld_dx, M, K),
     ROWS(linear_bwd_input, dy, IN, DT, ld_dy, M, N), TENSOR(linear_bwd_input, w, IN, DT, N, K),
     TENSOR(linear_bwd_input, gelu_aux, IN | MAYBE, DT, M, K),
     TENSOR(linear_bwd_input, dbias, INOUT | SIDE | MAYBE, F32, K),
     TIMES(linear_bwd_input, gate_up, INOUT | MAYBE, DT, 4, M, K)};
-OPERANDS(linear_bwd_weight) = {TENSOR(linear_bwd_weight, dw, INOUT, AT(linear_bwd_weight, dw_dtype), N, K),
+OPERANDS(linear_bwd_weight) = {SUM(linear_bwd_weight, dw, AT(linear_bwd_weight, dw_dtype), N, K),
     TENSOR(linear_bwd_weight, dbias, INOUT | SIDE | MAYBE, F32, N), ROWS(linear_bwd_weight, dy, IN, DT, ld_dy, M, N),
     ROWS(linear_bwd_weight, x, IN, DT, ld_x, M, K)};
 OPERANDS(head_norm_fwd) = {ROWS(head_norm_fwd, y, OUT, DT, ld_y, M, heads, D),
@@ -134,7 +136,7 @@ OPERANDS(permute_experts) = {TENSOR(permute_experts, experts, IN, INDEX, M, k),
     FIXED(permute_experts, offsets, OUT | SIDE, OPERAND_OFFSETS), TENSOR(permute_experts, places, OUT, INDEX, M, k)};
 OPERANDS(gather_tokens) = {TENSOR(gather_tokens, xe, OUT, DT, M, k, C), TENSOR(gather_tokens, x, IN, DT, M, C),
     TENSOR(gather_tokens, places, IN | SIDE, INDEX, M, k)};
-OPERANDS(combine_tokens) = {TENSOR(combine_tokens, y, INOUT, DT, M, C), TENSOR(combine_tokens, ye, IN, DT, M, k, C),
+OPERANDS(combine_tokens) = {SUM(combine_tokens, y, DT, M, C), TENSOR(combine_tokens, ye, IN, DT, M, k, C),
     TENSOR(combine_tokens, weights, IN | SIDE | MAYBE, F32, M, k),
     TENSOR(combine_tokens, places, IN | SIDE | MAYBE, INDEX, M, k)};
 OPERANDS(scale_rows_bwd) = {TENSOR(scale_rows_bwd, dx, OUT, DT, M, C), TENSOR(scale_rows_bwd, dy, IN, DT, M, C),
@@ -148,14 +150,14 @@ OPERANDS(experts_swiglu_bwd) = {TIMES(experts_swiglu_bwd, dgate_up, OUT, DT, 4, 
     TIMES(experts_swiglu_bwd, gate_up, IN, DT, 4, M, F), TENSOR(experts_swiglu_bwd, weights, IN | SIDE, F32, M),
     TENSOR(experts_swiglu_bwd, dweights, OUT | SIDE, F32, M), TENSOR(experts_swiglu_bwd, places, IN | SIDE, INDEX, M),
     TENSOR(experts_swiglu_bwd, row_weights, OUT | SIDE | MAYBE, F32, M)};
-OPERANDS(grouped_linear_fwd) = {TENSOR(grouped_linear_fwd, y, INOUT, DT, M, N), TENSOR(grouped_linear_fwd, x, IN, DT, M, K),
+OPERANDS(grouped_linear_fwd) = {SUM(grouped_linear_fwd, y, DT, M, N), TENSOR(grouped_linear_fwd, x, IN, DT, M, K),
     TENSOR(grouped_linear_fwd, w, IN, DT, E, N, K), TENSOR(grouped_linear_fwd, bias, IN | SIDE | MAYBE, DT, E, N),
     FIXED(grouped_linear_fwd, offsets, IN | SIDE, OPERAND_OFFSETS)};
-OPERANDS(grouped_linear_bwd_input) = {TENSOR(grouped_linear_bwd_input, dx, INOUT, DT, M, K),
+OPERANDS(grouped_linear_bwd_input) = {SUM(grouped_linear_bwd_input, dx, DT, M, K),
     TENSOR(grouped_linear_bwd_input, dy, IN, DT, M, N), TENSOR(grouped_linear_bwd_input, w, IN, DT, E, N, K),
     FIXED(grouped_linear_bwd_input, offsets, IN | SIDE, OPERAND_OFFSETS)};
 OPERANDS(grouped_linear_bwd_weight) = {
-    TENSOR(grouped_linear_bwd_weight, dw, INOUT, AT(grouped_linear_bwd_weight, dw_dtype), E, N, K),
+    SUM(grouped_linear_bwd_weight, dw, AT(grouped_linear_bwd_weight, dw_dtype), E, N, K),
     TENSOR(grouped_linear_bwd_weight, dbias, INOUT | SIDE | MAYBE, F32, E, N),
     TENSOR(grouped_linear_bwd_weight, dy, IN, DT, M, N), TENSOR(grouped_linear_bwd_weight, x, IN, DT, M, K),
     TENSOR(grouped_linear_bwd_weight, row_weights, IN | SIDE | MAYBE, F32, M),
@@ -178,11 +180,12 @@ OPERANDS(dequantize) = {TENSOR(dequantize, out, OUT, DT, rows, cols), TENSOR(deq
     TENSOR(dequantize, scales, IN | MAYBE, F32, num_scales),
     TENSOR(dequantize, scale_codes, IN | MAYBE, BYTE, num_scales),
     TENSOR(dequantize, nested_scales, IN | SIDE | MAYBE, F32, num_nested),
-    {offsetof(struct dequantize_args, map), IN | SIDE | MAYBE, F32, {0}, 0, 2 * DYNAMIC_MAP_SIZE},
+    {offsetof(struct dequantize_args, map), IN | SIDE | MAYBE, F32, {0}, 0, 2 * DYNAMIC_MAP_SIZE, 0},
     FIXED(dequantize, offset, IN | SIDE | MAYBE | POSITIVE, F32)};
-OPERANDS(accumulate) = {TENSOR(accumulate, dst, INOUT, AT(accumulate, dst_dtype), n),
+OPERANDS(accumulate) = {SUM(accumulate, dst, AT(accumulate, dst_dtype), n),
     TENSOR(accumulate, src, IN, AT(accumulate, src_dtype), n)};
-OPERANDS(sum_ranks) = {TENSOR(sum_ranks, out, INOUT, AT(sum_ranks, out_dtype), n), TENSOR(sum_ranks, own, IN, DT, n),
+OPERANDS(sum_ranks) = {SUM(sum_ranks, out, AT(sum_ranks, out_dtype), n),
+    TENSOR(sum_ranks, own, IN | SIDE, DT, n), /* instead of its part of the inbox */
     TENSOR(sum_ranks, inbox, IN, DT, ranks, n)};
 OPERANDS(sumsq) = {TENSOR(sumsq, x, IN, DT, n), FIXED(sumsq, out, INOUT | SIDE, F64)};
 OPERANDS(decide_step) = {FIXED(decide_step, reports, IN, OPERAND_REPORTS),

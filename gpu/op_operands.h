@@ -53,6 +53,7 @@ struct operand {
     int16_t dims[4]; /* the shape: offsets of int64 members, plus one; 0: no more */
     int16_t ld;     /* 0, or the same of the distance between rows, which are the first dimension; its value may be 0 */
     int16_t halves; /* 0, or what the shape is multiplied by, in halves */
+    int16_t added;  /* 0, or the offset of a bool, plus one: a result that is read only if it is set */
 };
 
 struct op_operands {

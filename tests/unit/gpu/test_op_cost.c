@@ -24,9 +24,11 @@ static void products_count_outputs_in_their_dtype(void **state)
     const double flops = 2.0 * M * N * K, x = 2 * M * K, w = 2 * N * K, y = 2 * M * N;
     struct linear_fwd_args fwd = {.dtype = DTYPE_BF16, .y_dtype = DTYPE_BF16, .M = M, .N = N, .K = K};
     check(op_cost_linear_fwd(&fwd), flops, x + w + y);
-    fwd.gelu = true; /* aux is a second output */
+    fwd.gelu = true;
+    fwd.aux = &fwd; /* a second output */
     check(op_cost_linear_fwd(&fwd), flops, x + w + 2 * y);
     fwd.gelu = false;
+    fwd.aux = NULL;
     fwd.y_dtype = DTYPE_F32; /* logits */
     check(op_cost_linear_fwd(&fwd), flops, x + w + 2 * y);
     fwd.dtype = DTYPE_F32;
