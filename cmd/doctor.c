@@ -165,40 +165,36 @@ static void doctor_work_product(struct stream *stream, void *argument)
 /* A large attention; its tensors lie in the three matrices, which hold more than it needs. */
 enum { ATTENTION_SEQUENCES = 4, ATTENTION_LENGTH = 2048, ATTENTION_HEADS = 16, ATTENTION_WIDTH = 128 };
 
-struct attention_work {
-    struct attention_fwd_args fwd;
-    struct attention_bwd_args bwd;
-};
-
 static void doctor_work_attention_fwd(struct stream *stream, void *argument)
 {
-    stream_device(stream)->ops->attention_fwd(stream, &((struct attention_work *)argument)->fwd);
+    stream_device(stream)->ops->attention_fwd(stream, &((struct attention_bwd_args *)argument)->fwd);
 }
 
 static void doctor_work_attention_bwd(struct stream *stream, void *argument)
 {
-    stream_device(stream)->ops->attention_bwd(stream, &((struct attention_work *)argument)->bwd);
+    stream_device(stream)->ops->attention_bwd(stream, argument);
 }
 
-static void doctor_measure_attention(struct stream *stream, struct attention_work *work, char *pieces[3])
+static void doctor_measure_attention(struct stream *stream, struct attention_bwd_args *work, char *pieces[3])
 {
     char how[512];
-    const int64_t row = ATTENTION_HEADS * ATTENTION_WIDTH, out_bytes = work->fwd.M * row * 2;
+    struct attention_fwd_args *fwd = &work->fwd;
+    const int64_t row = ATTENTION_HEADS * ATTENTION_WIDTH, out_bytes = fwd->M * row * 2;
     int32_t starts[ATTENTION_SEQUENCES + 1];
     for (int i = 0; i <= ATTENTION_SEQUENCES; i++) starts[i] = i * ATTENTION_LENGTH;
-    char *lse = pieces[1] + 2 * out_bytes, *seq_start = lse + work->fwd.M * ATTENTION_HEADS * 4;
+    char *lse = pieces[1] + 2 * out_bytes, *seq_start = lse + fwd->M * ATTENTION_HEADS * 4;
     stream_copy(stream, seq_start, starts, sizeof starts);
-    work->fwd.q = work->bwd.q = pieces[0];
-    work->fwd.k = work->bwd.k = pieces[0] + 2 * row;
-    work->fwd.v = work->bwd.v = pieces[0] + 4 * row;
-    work->bwd.out = work->fwd.out = pieces[1];
-    work->bwd.dout = pieces[1] + out_bytes;
-    work->bwd.lse = work->fwd.lse = (float *)(void *)lse;
-    work->fwd.seq_start = work->bwd.seq_start = (const int32_t *)(void *)seq_start;
-    work->bwd.dq = pieces[2];
-    work->bwd.dk = pieces[2] + 2 * row;
-    work->bwd.dv = pieces[2] + 4 * row;
-    double flops = 2.0 * (double)work->fwd.M * ATTENTION_LENGTH * (double)row * REPEATS / 1e12;
+    fwd->q = pieces[0];
+    fwd->k = pieces[0] + 2 * row;
+    fwd->v = pieces[0] + 4 * row;
+    fwd->out = pieces[1];
+    fwd->lse = (float *)(void *)lse;
+    fwd->seq_start = (const int32_t *)(void *)seq_start;
+    work->dout = pieces[1] + out_bytes;
+    work->dq = pieces[2];
+    work->dk = pieces[2] + 2 * row;
+    work->dv = pieces[2] + 4 * row;
+    double flops = 2.0 * (double)fwd->M * ATTENTION_LENGTH * (double)row * REPEATS / 1e12;
     double forward = doctor_time_work(stream, doctor_work_attention_fwd, work);
     double backward = doctor_time_work(stream, doctor_work_attention_bwd, work);
     ops_describe(stream_device(stream), how, sizeof how);
@@ -235,7 +231,8 @@ static enum status doctor_measure_products(struct bench *bench, enum dtype dtype
     return STATUS_OK;
 }
 
-static enum status doctor_bench_allocate(struct bench *bench, const struct attention_work *attention, struct error *err)
+static enum status doctor_bench_allocate(struct bench *bench, const struct attention_bwd_args *attention,
+                                         struct error *err)
 {
     const struct op_limits limits = {.dtype = DTYPE_F32,
                                      .max_tokens = SIDE,
@@ -246,7 +243,7 @@ static enum status doctor_bench_allocate(struct bench *bench, const struct atten
                                      .max_linear_n = SIDE,
                                      .max_seqs = ATTENTION_SEQUENCES,
                                      .max_seq = ATTENTION_LENGTH,
-                                     .attention = {attention->bwd},
+                                     .attention = {*attention},
                                      .num_attention = 1,
                                      .backward = true};
     size_t workspace = ops_workspace_bytes(bench->device, &limits);
@@ -263,18 +260,21 @@ static enum status doctor_bench_allocate(struct bench *bench, const struct atten
 static enum status doctor_measure_all(struct bench *bench, struct error *err)
 {
     const int64_t row = ATTENTION_HEADS * ATTENTION_WIDTH;
-    struct attention_work attention = {.bwd = {.dtype = DTYPE_BF16,
-                                               .M = ATTENTION_SEQUENCES * ATTENTION_LENGTH,
-                                               .ld_o = row,
-                                               .scale = 0.0884f,
-                                               .H = ATTENTION_HEADS,
-                                               .KV = ATTENTION_HEADS,
-                                               .D = ATTENTION_WIDTH,
-                                               .num_seqs = ATTENTION_SEQUENCES,
-                                               .max_seq = ATTENTION_LENGTH}};
-    struct attention_bwd_args *bwd = &attention.bwd;
-    bwd->ld_q = bwd->ld_k = bwd->ld_v = bwd->ld_dq = bwd->ld_dk = bwd->ld_dv = 3 * row;
-    attention.fwd = attention_forward_of(bwd);
+    struct attention_bwd_args attention = {.fwd = {.dtype = DTYPE_BF16,
+                                                   .M = ATTENTION_SEQUENCES * ATTENTION_LENGTH,
+                                                   .ld_q = 3 * row,
+                                                   .ld_k = 3 * row,
+                                                   .ld_v = 3 * row,
+                                                   .ld_o = row,
+                                                   .scale = 0.0884f,
+                                                   .H = ATTENTION_HEADS,
+                                                   .KV = ATTENTION_HEADS,
+                                                   .D = ATTENTION_WIDTH,
+                                                   .num_seqs = ATTENTION_SEQUENCES,
+                                                   .max_seq = ATTENTION_LENGTH},
+                                           .ld_dq = 3 * row,
+                                           .ld_dk = 3 * row,
+                                           .ld_dv = 3 * row};
     TRY(doctor_bench_allocate(bench, &attention, err));
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) TRY(doctor_measure_products(bench, (enum dtype)dtype, err));
     doctor_fill_with_noise(bench, 0, DTYPE_BF16);

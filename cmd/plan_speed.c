@@ -15,10 +15,10 @@ static void print_attention(struct simulated_run *p, struct simulated_machine *m
     bool own = false;
     transformer_op_limits(p->engine.transformer, &limits);
     for (int i = 0; i < limits.num_attention; i++) {
-        const struct attention_fwd_args args = attention_forward_of(&limits.attention[i]);
-        const enum attention_way forward = op_estimate_attention_way(&machine->settings, &args, false);
-        const enum attention_way backward = op_estimate_attention_way(&machine->settings, &args, true);
-        const char *why = attention_own_reason(&args);
+        const struct attention_fwd_args *args = &limits.attention[i].fwd;
+        const enum attention_way forward = op_estimate_attention_way(&machine->settings, args, false);
+        const enum attention_way backward = op_estimate_attention_way(&machine->settings, args, true);
+        const char *why = attention_own_reason(args);
         if (!why && backward == ATTENTION_BY_OWN) why = "cuDNN has no plan of it on this GPU";
         if (limits.num_attention > 1) attention_layers(&limits, i, layers);
         printf("attention%s: forward by %s, backward by %s%s%s\n", layers, ways[forward], ways[backward],

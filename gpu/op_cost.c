@@ -81,24 +81,24 @@ struct op_cost op_cost_linear_bwd_input(const struct linear_bwd_input_args *a)
     return cost;
 }
 
-/* The number of query-key pairs that are computed if all sequences are as long as the longest. */
-static double cost_attention_pairs(int64_t M, int32_t max_seq, int64_t window, bool bidirectional)
+/* The products of every query and the keys that it sees, if all sequences are as long as the longest. */
+static double cost_attention_pairs(const struct attention_fwd_args *a)
 {
-    if (bidirectional) return (double)M * (double)max_seq;
-    if (window > 0 && window < max_seq) return (double)M * (double)window;
-    return (double)M * ((double)max_seq + 1) / 2;
+    const double length = a->bidirectional                          ? (double)a->max_seq
+                          : a->window > 0 && a->window < a->max_seq ? (double)a->window
+                                                                    : ((double)a->max_seq + 1) / 2;
+    return (double)a->M * length * (double)(a->H * a->D);
 }
 
 struct op_cost op_cost_attention_fwd(const struct attention_fwd_args *a)
 {
-    double pairs = cost_attention_pairs(a->M, a->max_seq, a->window, a->bidirectional) * (double)(a->H * a->D);
-    return (struct op_cost){4 * pairs, (double)a->M * (double)(2 * (a->H + a->KV) * a->D) * cost_size_of(a->dtype)};
+    return (struct op_cost){4 * cost_attention_pairs(a),
+                            (double)a->M * (double)(2 * (a->H + a->KV) * a->D) * cost_size_of(a->dtype)};
 }
 
 struct op_cost op_cost_attention_bwd(const struct attention_bwd_args *a)
 {
-    double pairs = cost_attention_pairs(a->M, a->max_seq, a->window, a->bidirectional) * (double)(a->H * a->D);
-    return (struct op_cost){10 * pairs, (double)a->M * (double)(4 * (a->H + a->KV) * a->D) * cost_size_of(a->dtype)};
+    return (struct op_cost){10 * cost_attention_pairs(&a->fwd), 2 * op_cost_attention_fwd(&a->fwd).bytes};
 }
 
 /* The FLOPs of a delta rule whose chunks are full, of M tokens: `states` products with a state, `keys` and `values` of
@@ -118,8 +118,7 @@ struct op_cost op_cost_delta_rule_fwd(const struct delta_rule_fwd_args *a)
 /* With the states that it computes again. */
 struct op_cost op_cost_delta_rule_bwd(const struct delta_rule_bwd_args *a)
 {
-    const struct delta_rule_fwd_args forward = delta_forward_of(a);
-    const struct op_cost cost = {cost_delta(&forward, 8, 7, 5), cost_bytes_of(OP_delta_rule_bwd, a).bytes};
+    const struct op_cost cost = {cost_delta(&a->fwd, 8, 7, 5), cost_bytes_of(OP_delta_rule_bwd, a).bytes};
     return cost;
 }
 

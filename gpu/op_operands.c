@@ -77,18 +77,19 @@ OPERANDS(gate_fwd) = {TENSOR(gate_fwd, y, OUT, DT, M, C), ROWS(gate_fwd, x, IN, 
     ROWS(gate_fwd, gate, IN, DT, ld_gate, M, C)};
 OPERANDS(gate_bwd) = {ROWS(gate_bwd, dx, OUT, DT, ld_x, M, C), ROWS(gate_bwd, dgate, OUT, DT, ld_gate, M, C),
     TENSOR(gate_bwd, dy, IN, DT, M, C), ROWS(gate_bwd, x, IN, DT, ld_x, M, C), ROWS(gate_bwd, gate, IN, DT, ld_gate, M, C)};
-OPERANDS(attention_fwd) = {FIXED(attention_fwd, seq_start, IN | SIDE, OPERAND_STARTS),
-    ROWS(attention_fwd, q, IN, DT, ld_q, M, H, D), ROWS(attention_fwd, k, IN, DT, ld_k, M, KV, D),
-    ROWS(attention_fwd, v, IN, DT, ld_v, M, KV, D), ROWS(attention_fwd, out, OUT, DT, ld_o, M, H, D),
-    TENSOR(attention_fwd, lse, OUT | SIDE, F32, H, M),
-    FIXED(attention_fwd, dropout.tokens, IN | SIDE | MAYBE, OPERAND_NUMBERS)};
-OPERANDS(attention_bwd) = {FIXED(attention_bwd, seq_start, IN | SIDE, OPERAND_STARTS),
-    ROWS(attention_bwd, q, IN, DT, ld_q, M, H, D), ROWS(attention_bwd, k, IN, DT, ld_k, M, KV, D),
-    ROWS(attention_bwd, v, IN, DT, ld_v, M, KV, D), ROWS(attention_bwd, out, IN, DT, ld_o, M, H, D),
-    ROWS(attention_bwd, dout, IN, DT, ld_o, M, H, D), TENSOR(attention_bwd, lse, IN | SIDE, F32, H, M),
-    ROWS(attention_bwd, dq, OUT, DT, ld_dq, M, H, D), ROWS(attention_bwd, dk, OUT, DT, ld_dk, M, KV, D),
-    ROWS(attention_bwd, dv, OUT, DT, ld_dv, M, KV, D),
-    FIXED(attention_bwd, dropout.tokens, IN | SIDE | MAYBE, OPERAND_NUMBERS)};
+#define ATTENTION_INPUTS(op, of) FIXED(op, of seq_start, IN | SIDE, OPERAND_STARTS), \
+    ROWS(op, of q, IN, DT, of ld_q, of M, of H, of D), ROWS(op, of k, IN, DT, of ld_k, of M, of KV, of D), \
+    ROWS(op, of v, IN, DT, of ld_v, of M, of KV, of D), \
+    FIXED(op, of dropout.tokens, IN | SIDE | MAYBE, OPERAND_NUMBERS)
+OPERANDS(attention_fwd) = {ATTENTION_INPUTS(attention_fwd, ), ROWS(attention_fwd, out, OUT, DT, ld_o, M, H, D),
+    TENSOR(attention_fwd, lse, OUT | SIDE, F32, H, M)};
+OPERANDS(attention_bwd) = {ATTENTION_INPUTS(attention_bwd, fwd.),
+    ROWS(attention_bwd, fwd.out, IN, DT, fwd.ld_o, fwd.M, fwd.H, fwd.D),
+    ROWS(attention_bwd, dout, IN, DT, fwd.ld_o, fwd.M, fwd.H, fwd.D),
+    TENSOR(attention_bwd, fwd.lse, IN | SIDE, F32, fwd.H, fwd.M),
+    ROWS(attention_bwd, dq, OUT, DT, ld_dq, fwd.M, fwd.H, fwd.D),
+    ROWS(attention_bwd, dk, OUT, DT, ld_dk, fwd.M, fwd.KV, fwd.D),
+    ROWS(attention_bwd, dv, OUT, DT, ld_dv, fwd.M, fwd.KV, fwd.D)};
 OPERANDS(attention_decode) = {ROWS(attention_decode, q, IN | MAYBE, DT, ld_q, M, H, D),
     ROWS(attention_decode, k, IN, DT, ld_k, M, KV, D), ROWS(attention_decode, v, IN, DT, ld_v, M, KV, D),
     TENSOR(attention_decode, k_cache, INOUT, DT, KV, capacity, D),
@@ -107,16 +108,19 @@ OPERANDS(causal_conv_bwd) = {FIXED(causal_conv_bwd, seq_start, IN | SIDE, OPERAN
     ROWS(causal_conv_bwd, dx, OUT, DT, ld_dx, M, C), ROWS(causal_conv_bwd, dy, IN, DT, ld_dy, M, C),
     ROWS(causal_conv_bwd, x, IN, DT, ld_x, M, C), TENSOR(causal_conv_bwd, weight, IN | SIDE, DT, C, K),
     TENSOR(causal_conv_bwd, dweight, INOUT | SIDE, F32, C, K)};
-#define DELTA_INPUTS(op) FIXED(op, seq_start, IN | SIDE, OPERAND_STARTS), ROWS(op, q, IN, DT, ld_qkv, M, Hk, Dk), \
-    ROWS(op, k, IN, DT, ld_qkv, M, Hk, Dk), ROWS(op, v, IN, DT, ld_qkv, M, Hv, Dv), ROWS(op, a, IN, DT, ld_ab, M, Hv), \
-    ROWS(op, b, IN, DT, ld_ab, M, Hv), TENSOR(op, a_log, IN | SIDE, DT, Hv), TENSOR(op, dt_bias, IN | SIDE, DT, Hv)
-OPERANDS(delta_rule_fwd) = {DELTA_INPUTS(delta_rule_fwd), ROWS(delta_rule_fwd, out, OUT, DT, ld_o, M, Hv, Dv),
+#define DELTA_INPUTS(op, of) FIXED(op, of seq_start, IN | SIDE, OPERAND_STARTS), \
+    ROWS(op, of q, IN, DT, of ld_qkv, of M, of Hk, of Dk), ROWS(op, of k, IN, DT, of ld_qkv, of M, of Hk, of Dk), \
+    ROWS(op, of v, IN, DT, of ld_qkv, of M, of Hv, of Dv), ROWS(op, of a, IN, DT, of ld_ab, of M, of Hv), \
+    ROWS(op, of b, IN, DT, of ld_ab, of M, of Hv), TENSOR(op, of a_log, IN | SIDE, DT, of Hv), \
+    TENSOR(op, of dt_bias, IN | SIDE, DT, of Hv)
+#define DELTA_ROWS(m, use, pitch, heads, dim) ROWS(delta_rule_bwd, m, use, DT, fwd.pitch, fwd.M, fwd.heads, fwd.dim)
+#define DELTA_GATES(m) ROWS(delta_rule_bwd, m, OUT, DT, fwd.ld_ab, fwd.M, fwd.Hv)
+OPERANDS(delta_rule_fwd) = {DELTA_INPUTS(delta_rule_fwd, ), ROWS(delta_rule_fwd, out, OUT, DT, ld_o, M, Hv, Dv),
     TENSOR(delta_rule_fwd, state, INOUT | MAYBE, F32, num_seqs, Hv, Dk, Dv)};
-OPERANDS(delta_rule_bwd) = {DELTA_INPUTS(delta_rule_bwd), ROWS(delta_rule_bwd, dout, IN, DT, ld_o, M, Hv, Dv),
-    ROWS(delta_rule_bwd, dq, OUT, DT, ld_qkv, M, Hk, Dk), ROWS(delta_rule_bwd, dk, OUT, DT, ld_qkv, M, Hk, Dk),
-    ROWS(delta_rule_bwd, dv, OUT, DT, ld_qkv, M, Hv, Dv), ROWS(delta_rule_bwd, da, OUT, DT, ld_ab, M, Hv),
-    ROWS(delta_rule_bwd, db, OUT, DT, ld_ab, M, Hv), TENSOR(delta_rule_bwd, da_log, INOUT | SIDE, F32, Hv),
-    TENSOR(delta_rule_bwd, ddt_bias, INOUT | SIDE, F32, Hv)};
+OPERANDS(delta_rule_bwd) = {DELTA_INPUTS(delta_rule_bwd, fwd.), DELTA_ROWS(dout, IN, ld_o, Hv, Dv),
+    DELTA_ROWS(dq, OUT, ld_qkv, Hk, Dk), DELTA_ROWS(dk, OUT, ld_qkv, Hk, Dk), DELTA_ROWS(dv, OUT, ld_qkv, Hv, Dv),
+    DELTA_GATES(da), DELTA_GATES(db), TENSOR(delta_rule_bwd, da_log, INOUT | SIDE, F32, fwd.Hv),
+    TENSOR(delta_rule_bwd, ddt_bias, INOUT | SIDE, F32, fwd.Hv)};
 OPERANDS(swiglu_fwd) = {TENSOR(swiglu_fwd, h, OUT, DT, M, F), TIMES(swiglu_fwd, gate_up, IN, DT, 4, M, F)};
 OPERANDS(swiglu_bwd) = {TIMES(swiglu_bwd, dgate_up, OUT, DT, 4, M, F), TENSOR(swiglu_bwd, dh, IN, DT, M, F),
     TIMES(swiglu_bwd, gate_up, IN, DT, 4, M, F)};

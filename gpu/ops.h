@@ -253,31 +253,12 @@ struct attention_fwd_args {
 };
 
 struct attention_bwd_args {
-    enum dtype dtype;
-    int64_t M, H, KV, D;
-    int64_t ld_q, ld_k, ld_v, ld_o; /* of q, k, v, out and dout */
-    int64_t ld_dq, ld_dk, ld_dv;
-    float scale, softcap;
-    int64_t window;
-    int32_t num_seqs, max_seq;
-    const int32_t *seq_start;
-    const void *q, *k, *v, *out, *dout;
-    const float *lse;
+    struct attention_fwd_args fwd; /* out and lse as it wrote them */
+    int64_t ld_dq, ld_dk, ld_dv;   /* rows of dout are fwd.ld_o apart */
+    const void *dout;
     void *dq, *dk, *dv; /* dt; overwritten */
-    struct dropout dropout;
-    bool bidirectional, ragged;
     bool unordered; /* the sums of dq need not have a fixed order, so that the results need not repeat bit for bit */
 };
-
-/* The forward op's arguments, with out and lse NULL. */
-static inline struct attention_fwd_args attention_forward_of(const struct attention_bwd_args *a)
-{
-    struct attention_fwd_args forward = {
-        a->dtype, a->M,     a->H,       a->KV,     a->D,        a->ld_q,          a->ld_k,      a->ld_v,
-        a->ld_o,  a->scale, a->softcap, a->window, a->num_seqs, a->max_seq,       a->seq_start, a->q,
-        a->k,     a->v,     NULL,       NULL,      a->dropout,  a->bidirectional, a->ragged};
-    return forward;
-}
 
 /* A sink, a learned logit of each head, joins the softmax of a query as a key without a value does: the weights of the
  * other keys add up to less than 1 (gpt-oss). The op follows attention_fwd: out becomes out · exp(lse) / (exp(lse) +
@@ -381,26 +362,14 @@ struct delta_rule_fwd_args {
     float *state;                /* (num_seqs, Hv, Dk, Dv), or NULL */
 };
 
-/* Gradients have the layout of what they belong to, dout that of out; without a state. */
+/* Gradients have the layout of what they belong to, dout that of out. */
 struct delta_rule_bwd_args {
-    enum dtype dtype;
-    int64_t M, Hk, Hv, Dk, Dv;
-    int64_t ld_qkv, ld_ab, ld_o;
-    int64_t num_seqs, max_seq;
-    const int32_t *seq_start;
-    const void *q, *k, *v, *a, *b, *a_log, *dt_bias, *dout;
+    struct delta_rule_fwd_args fwd; /* out and state NULL */
+    const void *dout;
     void *dq, *dk, *dv, *da, *db; /* dt; overwritten */
     float *da_log, *ddt_bias;     /* (Hv) or NULL */
     bool accumulate;              /* da_log and ddt_bias */
 };
-
-static inline struct delta_rule_fwd_args delta_forward_of(const struct delta_rule_bwd_args *a)
-{
-    struct delta_rule_fwd_args forward = {a->dtype, a->M,    a->Hk,       a->Hv,      a->Dk,        a->Dv, a->ld_qkv,
-                                          a->ld_ab, a->ld_o, a->num_seqs, a->max_seq, a->seq_start, a->q,  a->k,
-                                          a->v,     a->a,    a->b,        a->a_log,   a->dt_bias,   NULL,  NULL};
-    return forward;
-}
 
 /* h = silu(gate) · up, or with `gelu` h = gelu_tanh(gate) · up (GeGLU), or with a limit (gpt-oss) h = g · sigmoid(alpha
  * · g) · (u + 1), where g is min(gate, limit), and u is up, clamped to ±limit. A row of gate_up (M, 2F): F of gate, F

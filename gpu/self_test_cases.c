@@ -120,16 +120,18 @@ CASES(swap_heads) = {{.args.swap_heads = {.dtype = SAME, .M = M, .outer = H, .in
 #define ATTENTION(first, tokens, heads, kv, size) .dtype = SAME, .M = tokens, .H = heads, .KV = kv, .D = size, \
     .ld_q = (heads) * (size), .ld_k = (kv) * (size), .ld_v = (kv) * (size), .ld_o = (heads) * (size), .scale = 0.25f, \
     .num_seqs = 2, .max_seq = first
-#define ATTENTION_BWD(first, tokens, heads, kv, size) ATTENTION(first, tokens, heads, kv, size), \
-    .ld_dq = (heads) * (size), .ld_dk = (kv) * (size), .ld_dv = (kv) * (size)
-#define ATTENTION_CASES(op, SHAPE) {.args.op = {SHAPE(23, M, H, KV, D)}}, \
-    {.args.op = {SHAPE(23, M, H, KV, D), .window = 5}}, {.args.op = {SHAPE(23, M, H, KV, D), .bidirectional = true}}, \
-    {.args.op = {SHAPE(23, M, H, KV, D), .dropout.tokens = HERE}}, \
-    {.args.op = {SHAPE(70, 75, 1, 1, 8 * D), .softcap = 2}}, \
-    {.args.op = {SHAPE(33, 36, 1, 1, 12 * D - 2)}, .dtypes = 1 << DTYPE_BF16}, \
-    {.args.op = {SHAPE(33, 36, 2, 1, CUDA_MAX_HEAD_DIM)}, .dtypes = NOT_F16}
-CASES(attention_fwd) = {ATTENTION_CASES(attention_fwd, ATTENTION)};
-CASES(attention_bwd) = {ATTENTION_CASES(attention_bwd, ATTENTION_BWD)};
+#define ATTENTION_CASES(op, MORE) {.args.op = {ATTENTION(23, M, H, KV, D)}, MORE(H, KV, D)}, \
+    {.args.op = {ATTENTION(23, M, H, KV, D), .window = 5}, MORE(H, KV, D)}, \
+    {.args.op = {ATTENTION(23, M, H, KV, D), .bidirectional = true}, MORE(H, KV, D)}, \
+    {.args.op = {ATTENTION(23, M, H, KV, D), .dropout.tokens = HERE}, MORE(H, KV, D)}, \
+    {.args.op = {ATTENTION(70, 75, 1, 1, 8 * D), .softcap = 2}, MORE(1, 1, 8 * D)}, \
+    {.args.op = {ATTENTION(33, 36, 1, 1, 12 * D - 2)}, MORE(1, 1, 12 * D - 2) .dtypes = 1 << DTYPE_BF16}, \
+    {.args.op = {ATTENTION(33, 36, 2, 1, CUDA_MAX_HEAD_DIM)}, MORE(2, 1, CUDA_MAX_HEAD_DIM) .dtypes = NOT_F16}
+#define NO_MORE(heads, kv, size)
+#define GRADIENTS(heads, kv, size) .args.attention_bwd.ld_dq = (heads) * (size), \
+    .args.attention_bwd.ld_dk = (kv) * (size), .args.attention_bwd.ld_dv = (kv) * (size),
+CASES(attention_fwd) = {ATTENTION_CASES(attention_fwd, NO_MORE)};
+CASES(attention_bwd) = {ATTENTION_CASES(attention_bwd.fwd, GRADIENTS)};
 
 /* Plain; with a window and sinks; with a soft cap; storing alone; larger heads, and more keys than the warps take at a time; the
  * largest heads. */
@@ -162,8 +164,8 @@ CASES(causal_conv_bwd) = {{.args.causal_conv_bwd = {CONV, .C = C, .K = 4, .ld_x 
 #define DELTA_CASES(op) {.args.op = {DELTA(M, 23, 2, 2, D, D)}}, {.args.op = {DELTA(150, 140, 1, 2, D + 4, 2 * D)}}
 CASES(delta_rule_fwd) = {DELTA_CASES(delta_rule_fwd),
     {.args.delta_rule_fwd = {DELTA(M, 23, 2, 4, D, D + 3), .state = HERE}}};
-CASES(delta_rule_bwd) = {DELTA_CASES(delta_rule_bwd),
-    {.args.delta_rule_bwd = {DELTA(M, 23, 2, 4, D, D + 3), .accumulate = true}}};
+CASES(delta_rule_bwd) = {DELTA_CASES(delta_rule_bwd.fwd),
+    {.args.delta_rule_bwd = {{DELTA(M, 23, 2, 4, D, D + 3)}, .accumulate = true}}};
 
 /* With a limit; interleaved; without. */
 #define LIMITED .dtype = SAME, .M = M, .limit = 1, .alpha = 1.7f
@@ -349,16 +351,10 @@ static void fill_case_targets(const struct cross_entropy_args *a, int32_t *to)
 static void fill_starts(const struct self_test_case *c, int op, int32_t *to)
 {
     const union op_args *a = &c->args;
-    const int64_t tokens = op == OP_attention_fwd    ? a->attention_fwd.M
-                           : op == OP_attention_bwd  ? a->attention_bwd.M
-                           : op == OP_delta_rule_fwd ? a->delta_rule_fwd.M
-                           : op == OP_delta_rule_bwd ? a->delta_rule_bwd.M
-                                                     : M;
-    const int64_t first = op == OP_attention_fwd    ? a->attention_fwd.max_seq
-                          : op == OP_attention_bwd  ? a->attention_bwd.max_seq
-                          : op == OP_delta_rule_fwd ? a->delta_rule_fwd.max_seq
-                          : op == OP_delta_rule_bwd ? a->delta_rule_bwd.max_seq
-                                                    : M - 3;
+    const bool attention = op == OP_attention_fwd || op == OP_attention_bwd; /* backward's begin with forward's */
+    const bool delta = op == OP_delta_rule_fwd || op == OP_delta_rule_bwd;
+    const int64_t tokens = attention ? a->attention_fwd.M : delta ? a->delta_rule_fwd.M : M;
+    const int64_t first = attention ? a->attention_fwd.max_seq : delta ? a->delta_rule_fwd.max_seq : M - 3;
     to[0] = 0;
     to[1] = (int32_t)first;
     to[2] = (int32_t)tokens;

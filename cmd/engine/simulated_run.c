@@ -234,7 +234,7 @@ enum status simulated_run_step(struct simulated_run *w, unsigned assumptions, co
 
 void attention_layers(const struct op_limits *limits, int shape, char text[ATTENTION_LAYERS])
 {
-    const struct attention_bwd_args *a = &limits->attention[shape];
+    const struct attention_fwd_args *a = &limits->attention[shape].fwd;
     const int64_t count = limits->attention_layers[shape];
     char window[40] = "no window";
     if (a->window) snprintf(window, sizeof window, "window %" PRId64, a->window);

@@ -291,14 +291,14 @@ static void prepare_warns_of_attention(const struct engine *t)
     if (t->rank != 0 || t->device->kind != DEVICE_CUDA) return;
     transformer_op_limits(t->transformer, &limits);
     for (int i = 0; i < limits.num_attention; i++) {
-        const struct attention_fwd_args args = attention_forward_of(&limits.attention[i]);
-        const char *reason = device_attention_obstacle(t->device, &args, false);
-        if (!reason) reason = device_attention_obstacle(t->device, &args, true);
+        const struct attention_fwd_args *args = &limits.attention[i].fwd;
+        const char *reason = device_attention_obstacle(t->device, args, false);
+        if (!reason) reason = device_attention_obstacle(t->device, args, true);
         all = all && reason;
         if (!reason) continue;
         attention_layers(&limits, i, layers + strlen(layers));
         if (!why || !could) why = reason;
-        could = could || !attention_own_reason(&args);
+        could = could || !attention_own_reason(args);
     }
     if (!why) return;
     prepare_attention_price(t, price, sizeof price);

@@ -31,18 +31,18 @@ enum { CONTEXT_MIB = 450, KERNELS_MIB = 128, NCCL_TWO_MIB = 544, NCCL_MORE_MIB =
  * keeps. */
 static size_t reserve_cudnn_bytes(size_t memory, const struct attention_bwd_args *a)
 {
-    const size_t length = (size_t)a->max_seq, all = (size_t)a->H * length, scores = all * length * dtype_size(a->dtype);
+    const size_t length = (size_t)a->fwd.max_seq, all = (size_t)a->fwd.H * length,
+                 scores = all * length * dtype_size(a->fwd.dtype);
     const size_t sequence =
-        (a->unordered ? all * (size_t)a->D * sizeof(float) : scores) + (a->dropout.threshold ? scores : 0);
-    size_t most = (size_t)a->num_seqs;
-    const struct attention_fwd_args forward = attention_forward_of(a);
-    if (attention_own_reason(&forward) || sequence > memory / 16) return 0;
-    if (a->ragged && most > 2 * (((size_t)a->M + length - 1) / length))
-        most = 2 * (((size_t)a->M + length - 1) / length);
+        (a->unordered ? all * (size_t)a->fwd.D * sizeof(float) : scores) + (a->fwd.dropout.threshold ? scores : 0);
+    size_t most = (size_t)a->fwd.num_seqs;
+    if (attention_own_reason(&a->fwd) || sequence > memory / 16) return 0;
+    if (a->fwd.ragged && most > 2 * (((size_t)a->fwd.M + length - 1) / length))
+        most = 2 * (((size_t)a->fwd.M + length - 1) / length);
     size_t piece = most;
     for (size_t fewer = most; --fewer > 0 && piece * sequence > memory / 256;)
-        if (a->ragged || most % fewer == 0) piece = fewer;
-    const size_t rows = (a->ragged ? piece : most) * length * (size_t)a->H;
+        if (a->fwd.ragged || most % fewer == 0) piece = fewer;
+    const size_t rows = (a->fwd.ragged ? piece : most) * length * (size_t)a->fwd.H;
     return 2 * rows * sizeof(float) + piece * sequence;
 }
 

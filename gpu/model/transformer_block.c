@@ -241,25 +241,25 @@ struct attention_bwd_args attention_bwd_sizes(const struct transformer *t, int64
     const int64_t W = transformer_width(t, layer), D = layer->head_dim, ld_k = block_rotated_ld(t, source),
                   ld_dk = desc->v_norm ? 2 * layer->num_kv_heads * D : W;
     return (struct attention_bwd_args){
-        .dtype = t->dtype,
-        .M = M,
-        .H = t->H,
-        .KV = layer->num_kv_heads,
-        .D = D,
-        .ld_q = block_rotated_ld(t, layer),
-        .ld_k = ld_k,
-        .ld_v = desc->v_norm ? ld_k : W,
-        .ld_o = t->H * D,
+        .fwd = {.dtype = t->dtype,
+                .M = M,
+                .H = t->H,
+                .KV = layer->num_kv_heads,
+                .D = D,
+                .ld_q = block_rotated_ld(t, layer),
+                .ld_k = ld_k,
+                .ld_v = desc->v_norm ? ld_k : W,
+                .ld_o = t->H * D,
+                .scale = (float)desc->attention_scale,
+                .softcap = (float)desc->attention_softcap,
+                .window = layer->window,
+                .num_seqs = num_seqs,
+                .max_seq = max_seq,
+                .bidirectional = desc->bidirectional,
+                .ragged = t->config.batch.ragged},
         .ld_dq = W,
         .ld_dk = ld_dk,
         .ld_dv = ld_dk,
-        .scale = (float)desc->attention_scale,
-        .softcap = (float)desc->attention_softcap,
-        .window = layer->window,
-        .num_seqs = num_seqs,
-        .max_seq = max_seq,
-        .bidirectional = desc->bidirectional,
-        .ragged = t->config.batch.ragged,
         .unordered = !t->config.settings.deterministic,
     };
 }
@@ -288,15 +288,16 @@ static struct attention_bwd_args attention_args(const struct pass *pass, const s
     const struct transformer *t = pass->transformer;
     const struct batch *batch = &pass->batch;
     struct attention_bwd_args args = attention_bwd_sizes(t, b - t->blocks, pass->M, batch->num_seqs, batch->max_seq);
-    args.seq_start = batch->seq_start;
+    struct attention_fwd_args *fwd = &args.fwd;
+    fwd->seq_start = batch->seq_start;
     const struct block_buffers *source = &t->blocks[layer_of(t, b)->kv_source];
     const bool normed = t->config.desc->v_norm; /* v lies behind k then */
-    args.q = rotated(t, b);
-    args.k = row_at(t, rotated(t, source), t->H, args.D);
-    args.v = row_at(t, normed ? source->qk : b->qkv, t->H + args.KV + (normed ? 0 : t->G), args.D);
-    args.out = b->att;
-    args.lse = b->lse;
-    args.dropout = dropout_at(pass, DROPOUT_ATTENTION, unit->index);
+    fwd->q = rotated(t, b);
+    fwd->k = row_at(t, rotated(t, source), t->H, fwd->D);
+    fwd->v = row_at(t, normed ? source->qk : b->qkv, t->H + fwd->KV + (normed ? 0 : t->G), fwd->D);
+    fwd->out = b->att;
+    fwd->lse = b->lse;
+    fwd->dropout = dropout_at(pass, DROPOUT_ATTENTION, unit->index);
     return args;
 }
 
@@ -320,13 +321,13 @@ static void sinks_backward(const struct pass *pass, const struct unit *unit, con
 {
     const struct transformer *t = pass->transformer;
     const struct attention_sink_bwd_args sink = {.dtype = t->dtype,
-                                                 .M = a->M,
-                                                 .H = a->H,
-                                                 .D = a->D,
-                                                 .ld_o = a->ld_o,
-                                                 .out = a->out,
+                                                 .M = a->fwd.M,
+                                                 .H = a->fwd.H,
+                                                 .D = a->fwd.D,
+                                                 .ld_o = a->fwd.ld_o,
+                                                 .out = a->fwd.out,
                                                  .dout = a->dout,
-                                                 .lse = a->lse,
+                                                 .lse = a->fwd.lse,
                                                  .sinks = unit_param(t, unit, ROLE_SINKS),
                                                  .dsinks = unit_grad(t, unit, ROLE_SINKS),
                                                  .accumulate = unit->to.adds};
@@ -413,10 +414,7 @@ static void attention_forward(const struct pass *pass, const struct unit *unit, 
     linear_forward(pass, unit, LINEAR_QKV, parts > 1 ? t->wide : b->qkv, attention_input(t, b), NULL);
     if (parts > 1) block_swap_heads(pass, layer, b->qkv, t->wide, t->H, parts);
     rotated_forward(pass, unit, b);
-    const struct attention_bwd_args backward = attention_args(pass, unit, b);
-    struct attention_fwd_args args = attention_forward_of(&backward);
-    args.out = b->att;
-    args.lse = b->lse;
+    const struct attention_fwd_args args = attention_args(pass, unit, b).fwd;
     if (pass->cache)
         cached_attention(pass, unit, b - t->blocks, &args);
     else

@@ -28,10 +28,10 @@ static struct delta_columns delta_columns_of(const struct delta_desc *delta)
     return (struct delta_columns){z, b, b + delta->value_heads, delta_width(delta)};
 }
 
-struct delta_rule_bwd_args delta_bwd_sizes(const struct transformer *t, int64_t M, int32_t num_seqs, int32_t max_seq)
+struct delta_rule_fwd_args delta_sizes(const struct transformer *t, int64_t M, int32_t num_seqs, int32_t max_seq)
 {
     const struct delta_desc *delta = &t->config.desc->delta;
-    return (struct delta_rule_bwd_args){
+    return (struct delta_rule_fwd_args){
         .dtype = t->dtype,
         .M = M,
         .Hk = delta->key_heads,
@@ -62,15 +62,15 @@ static struct delta_held delta_held_of(const struct pass *pass, int64_t block)
                                pass->cache->states + place * delta->key_dim * delta_values(delta)};
 }
 
-/* The arguments of the delta rule, without its gradients. */
-static struct delta_rule_bwd_args delta_args(const struct pass *pass, const struct unit *unit,
+/* The arguments of the delta rule, without its result. */
+static struct delta_rule_fwd_args delta_args(const struct pass *pass, const struct unit *unit,
                                              const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
     const struct delta_desc *delta = &t->config.desc->delta;
     const struct delta_columns at = delta_columns_of(delta);
     const int64_t keys = delta->key_heads * delta->key_dim;
-    struct delta_rule_bwd_args args = delta_bwd_sizes(t, pass->M, pass->batch.num_seqs, pass->batch.max_seq);
+    struct delta_rule_fwd_args args = delta_sizes(t, pass->M, pass->batch.num_seqs, pass->batch.max_seq);
     args.seq_start = pass->batch.seq_start;
     args.q = b->conv;
     args.k = delta_part(t, b->conv, keys);
@@ -104,8 +104,7 @@ void delta_forward(const struct pass *pass, const struct unit *unit, const struc
         .state = held.inputs,
     };
     t->device->ops->causal_conv_fwd(pass->stream, &conv);
-    const struct delta_rule_bwd_args backward = delta_args(pass, unit, b);
-    struct delta_rule_fwd_args rule = delta_forward_of(&backward);
+    struct delta_rule_fwd_args rule = delta_args(pass, unit, b);
     rule.out = b->core;
     rule.state = held.state;
     t->device->ops->delta_rule_fwd(pass->stream, &rule);
@@ -154,16 +153,18 @@ void delta_backward(const struct pass *pass, const struct unit *unit, const stru
         .ld_gate = at.width,
     };
     t->device->ops->head_norm_bwd(pass->stream, &norm);
-    struct delta_rule_bwd_args rule = delta_args(pass, unit, b);
-    rule.dout = datt;
-    rule.dq = t->dconv;
-    rule.dk = delta_part(t, t->dconv, keys);
-    rule.dv = delta_part(t, t->dconv, 2 * keys);
-    rule.da = delta_part(t, din, at.a);
-    rule.db = delta_part(t, din, at.b);
-    rule.da_log = unit_grad(t, unit, ROLE_DELTA_A_LOG);
-    rule.ddt_bias = unit_grad(t, unit, ROLE_DELTA_DT_BIAS);
-    rule.accumulate = unit->to.adds;
+    const struct delta_rule_bwd_args rule = {
+        .fwd = delta_args(pass, unit, b),
+        .dout = datt,
+        .dq = t->dconv,
+        .dk = delta_part(t, t->dconv, keys),
+        .dv = delta_part(t, t->dconv, 2 * keys),
+        .da = delta_part(t, din, at.a),
+        .db = delta_part(t, din, at.b),
+        .da_log = unit_grad(t, unit, ROLE_DELTA_A_LOG),
+        .ddt_bias = unit_grad(t, unit, ROLE_DELTA_DT_BIAS),
+        .accumulate = unit->to.adds,
+    };
     t->device->ops->delta_rule_bwd(pass->stream, &rule);
     const struct causal_conv_bwd_args conv = {
         .dtype = t->dtype,

@@ -17,7 +17,7 @@ static inline int64_t delta_values(const struct delta_desc *delta)
 }
 
 /* The sizes of the op. */
-struct delta_rule_bwd_args delta_bwd_sizes(const struct transformer *t, int64_t M, int32_t num_seqs, int32_t max_seq);
+struct delta_rule_fwd_args delta_sizes(const struct transformer *t, int64_t M, int32_t num_seqs, int32_t max_seq);
 
 /* From the input of attention (M, C) to att (M, Hv Dv), the input of the output matrix. Computed again, it ends with
  * the same bits. */

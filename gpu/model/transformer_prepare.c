@@ -136,7 +136,7 @@ enum status transformer_prepare(const struct transformer *t, bool accumulates, b
 }
 
 /* The sizes of two layers: those that share keys and values have other rows. */
-static bool same_attention(const struct attention_bwd_args *a, const struct attention_bwd_args *b)
+static bool same_attention(const struct attention_fwd_args *a, const struct attention_fwd_args *b)
 {
     return a->window == b->window && a->H == b->H && a->KV == b->KV && a->D == b->D && a->ld_q == b->ld_q &&
            a->ld_k == b->ld_k && a->ld_v == b->ld_v;
@@ -152,13 +152,13 @@ static void prepare_attention(const struct transformer *t, struct op_limits *lim
             attention_bwd_sizes(t, block, limits->max_tokens, limits->max_seqs, limits->max_seq);
         int i = 0;
         if (config->desc->layers[block].delta) continue;
-        if (!a.ragged && a.window >= a.max_seq) a.window = 0;
-        while (i < limits->num_attention && !same_attention(&shapes[i], &a)) i++;
+        if (!a.fwd.ragged && a.fwd.window >= a.fwd.max_seq) a.fwd.window = 0;
+        while (i < limits->num_attention && !same_attention(&shapes[i].fwd, &a.fwd)) i++;
         if (i == OPS_ATTENTION_SHAPES) continue;
         limits->attention_layers[i]++;
         if (i < limits->num_attention) continue;
         if (config->training)
-            a.dropout = dropout_of(config->dropout.attention, config->dropout_seed, DROPOUT_ATTENTION, block);
+            a.fwd.dropout = dropout_of(config->dropout.attention, config->dropout_seed, DROPOUT_ATTENTION, block);
         shapes[limits->num_attention++] = a;
     }
 }
@@ -187,9 +187,7 @@ void transformer_op_limits(const struct transformer *t, struct op_limits *limits
     }
     prepare_attention(t, limits);
     if (config->desc->delta.taps) {
-        const struct delta_rule_bwd_args rule =
-            delta_bwd_sizes(t, config->batch.max_tokens, config->batch.max_seqs, config->batch.max_seq);
-        limits->delta_rule = delta_forward_of(&rule);
+        limits->delta_rule = delta_sizes(t, config->batch.max_tokens, config->batch.max_seqs, config->batch.max_seq);
         limits->max_head_norm = max64(limits->max_head_norm, config->desc->delta.value_dim);
     }
     for (int i = 0; i < (int)(t->L + 2) * LINEAR_COUNT; i++) {

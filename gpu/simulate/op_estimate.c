@@ -256,36 +256,34 @@ struct op_estimate op_estimate_attention_fwd(const struct assumed_gpu *s, const 
 static struct op_estimate attention_bwd_by(const struct assumed_gpu *s, const struct attention_bwd_args *a, bool own)
 {
     struct op_cost work = op_cost_attention_bwd(a);
-    double bandwidth = s->gpu->bytes, ceiling = at_ceiling(s, a->dtype, work);
-    const struct attention_fwd_args forward = attention_forward_of(a);
-    double expected = work.flops / attention_flops(s, &backward_rate, a->dtype, a->D, a->max_seq, own);
-    if (own && a->dropout.threshold) expected *= own_products;
-    double workspace = (double)a->M * (double)a->max_seq * (double)a->H * cost_size_of(a->dtype);
+    double bandwidth = s->gpu->bytes, ceiling = at_ceiling(s, a->fwd.dtype, work);
+    double expected = work.flops / attention_flops(s, &backward_rate, a->fwd.dtype, a->fwd.D, a->fwd.max_seq, own);
+    if (own && a->fwd.dropout.threshold) expected *= own_products;
+    double workspace = (double)a->fwd.M * (double)a->fwd.max_seq * (double)a->fwd.H * cost_size_of(a->fwd.dtype);
     if (gpu_assumes(s, ASSUME_FAST_ATTENTION)) expected = ceiling;
     if (!own && !a->unordered && !gpu_assumes(s, ASSUME_UNORDERED_ATTENTION)) {
         if (is_b200(s->gpu)) {
             expected /= share_ordered_b200;
-        } else if (a->max_seq <= ORDERED_BY_WORKSPACE) {
+        } else if (a->fwd.max_seq <= ORDERED_BY_WORKSPACE) {
             ceiling += workspace / (ceiling_bytes * bandwidth);
             expected += workspace / (share_workspace * bandwidth);
         } else {
             expected /= share_of_turns;
         }
     }
-    expected += dropout_seconds(s, &forward, work.flops / (10 * (double)a->D), 3, own);
+    expected += dropout_seconds(s, &a->fwd, work.flops / (10 * (double)a->fwd.D), 3, own);
     return one_part(TIME_ATTENTION_BACKWARD, ceiling, expected,
-                    own ? own_backward : cudnn_backward + (a->dropout.threshold != 0));
+                    own ? own_backward : cudnn_backward + (a->fwd.dropout.threshold != 0));
 }
 
 struct op_estimate op_estimate_attention_bwd(const struct assumed_gpu *s, const struct attention_bwd_args *a)
 {
-    const struct attention_fwd_args forward = attention_forward_of(a);
-    const enum attention_way way = op_estimate_attention_way(s, &forward, true);
+    const enum attention_way way = op_estimate_attention_way(s, &a->fwd, true);
     const struct op_estimate own = attention_bwd_by(s, a, true);
     if (way == ATTENTION_BY_OWN) return own;
     struct op_estimate cudnn = attention_bwd_by(s, a, false);
     if (way == ATTENTION_BY_CUDNN) return cudnn;
-    const double places = (double)(a->num_seqs * a->max_seq) / (double)a->M; /* copied there and back */
+    const double places = (double)(a->fwd.num_seqs * a->fwd.max_seq) / (double)a->fwd.M; /* copied there and back */
     cudnn.parts[0].expected =
         places * (cudnn.parts[0].expected + 2 * op_cost_attention_bwd(a).bytes / (share_pointwise * s->gpu->bytes));
     cudnn.parts[0].launches += 8;
@@ -389,7 +387,8 @@ struct op_estimate op_estimate_delta_rule_fwd(const struct assumed_gpu *s, const
 
 struct op_estimate op_estimate_delta_rule_bwd(const struct assumed_gpu *s, const struct delta_rule_bwd_args *a)
 {
-    return delta_estimate(s, TIME_ATTENTION_BACKWARD, op_cost_delta_rule_bwd(a), a->num_seqs * a->Hv, a->Dv, 4);
+    return delta_estimate(s, TIME_ATTENTION_BACKWARD, op_cost_delta_rule_bwd(a), a->fwd.num_seqs * a->fwd.Hv, a->fwd.Dv,
+                          4);
 }
 
 /* ---- ops that move bytes ------------------------------------------------- */

@@ -109,32 +109,33 @@ static void attention_results(struct harness *h, const struct ref_attention *r)
 static struct attention_bwd_args attention_args(struct harness *h, const struct ref_attention *r)
 {
     const struct op_case *c = h->c;
-    h->limits.attention[0] = (struct attention_bwd_args){.dtype = h->dtype,
-                                                         .M = c->M,
-                                                         .H = c->H,
-                                                         .KV = c->KV,
-                                                         .D = c->D,
-                                                         .ld_q = r->ld_q,
-                                                         .ld_k = r->ld_k,
-                                                         .ld_v = r->ld_v,
-                                                         .ld_o = r->ld_o,
-                                                         .ld_dq = r->ld_q,
-                                                         .ld_dk = r->ld_k,
-                                                         .ld_dv = r->ld_v,
-                                                         .scale = (float)r->scale,
-                                                         .softcap = (float)c->cap,
-                                                         .window = c->window,
-                                                         .num_seqs = r->num_seqs,
-                                                         .max_seq = h->limits.max_seq,
-                                                         .seq_start = device_ints(h, r->seq_start, r->num_seqs + 1),
-                                                         .q = h->q->device,
-                                                         .k = h->k->device,
-                                                         .v = h->v->device,
-                                                         .out = h->o->device,
-                                                         .lse = h->lse->device,
-                                                         .dropout = dropout_of_case(h, DROPOUT_ATTENTION),
-                                                         .bidirectional = has(h, BIDIRECTIONAL),
-                                                         .ragged = c->M != r->num_seqs * (int64_t)h->limits.max_seq};
+    h->limits.attention[0] =
+        (struct attention_bwd_args){.fwd = {.dtype = h->dtype,
+                                            .M = c->M,
+                                            .H = c->H,
+                                            .KV = c->KV,
+                                            .D = c->D,
+                                            .ld_q = r->ld_q,
+                                            .ld_k = r->ld_k,
+                                            .ld_v = r->ld_v,
+                                            .ld_o = r->ld_o,
+                                            .scale = (float)r->scale,
+                                            .softcap = (float)c->cap,
+                                            .window = c->window,
+                                            .num_seqs = r->num_seqs,
+                                            .max_seq = h->limits.max_seq,
+                                            .seq_start = device_ints(h, r->seq_start, r->num_seqs + 1),
+                                            .q = h->q->device,
+                                            .k = h->k->device,
+                                            .v = h->v->device,
+                                            .out = h->o->device,
+                                            .lse = h->lse->device,
+                                            .dropout = dropout_of_case(h, DROPOUT_ATTENTION),
+                                            .bidirectional = has(h, BIDIRECTIONAL),
+                                            .ragged = c->M != r->num_seqs * (int64_t)h->limits.max_seq},
+                                    .ld_dq = r->ld_q,
+                                    .ld_dk = r->ld_k,
+                                    .ld_dv = r->ld_v};
     h->limits.num_attention = 1;
     return h->limits.attention[0];
 }
@@ -146,10 +147,7 @@ static void attention_fwd_setup(struct harness *h)
     h->o = tensor_out(h, "out", h->dtype, c->M * c->H * c->D, false);
     h->lse = tensor_out(h, "lse", DTYPE_F32, c->M * c->H, false);
     struct ref_attention r = attention_of(h);
-    const struct attention_bwd_args args = attention_args(h, &r);
-    h->args.attention_fwd = attention_forward_of(&args);
-    h->args.attention_fwd.out = h->o->device;
-    h->args.attention_fwd.lse = h->lse->device;
+    h->args.attention_fwd = attention_args(h, &r).fwd;
 }
 
 static void attention_fwd_reference(struct harness *h)

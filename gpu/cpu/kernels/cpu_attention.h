@@ -428,10 +428,10 @@ static void attention_deltas(float *delta, const struct attention_bwd_args *args
                              const struct attention_unit *u, int64_t h)
 {
     for (int64_t i = 0; i < u->length; i++) {
-        int64_t element = (u->start + i) * args->ld_o + h * a->D;
+        int64_t element = (u->start + i) * args->fwd.ld_o + h * a->D;
         vf sum = vf_zero();
         for (int64_t j = 0; j < a->D; j += VF) {
-            WITH_DTYPE(a->dtype, sum += vf_get(at(args->out, element, DT), j, a->D, DT) *
+            WITH_DTYPE(a->dtype, sum += vf_get(at(args->fwd.out, element, DT), j, a->D, DT) *
                                         vf_get(at(args->dout, element, DT), j, a->D, DT));
         }
         delta[i] = vf_sum(sum);
@@ -471,21 +471,22 @@ static struct attention_operands attention_operands_of(float *unit, int64_t head
 static void attention_pack_kv(const struct attention_bwd_args *args, const struct attention *a,
                               const struct attention_unit *u, struct attention_operands o)
 {
-    const void *k = at(args->k, u->start * args->ld_k + u->kv * a->D, a->dtype);
-    pack_by_token(o.k_tokens, k, args->ld_k, u->length, a);
-    pack_by_column(o.k_columns, k, args->ld_k, u->length, a);
-    pack_by_token(o.v_tokens, at(args->v, u->start * args->ld_v + u->kv * a->D, a->dtype), args->ld_v, u->length, a);
+    const void *k = at(args->fwd.k, u->start * args->fwd.ld_k + u->kv * a->D, a->dtype);
+    pack_by_token(o.k_tokens, k, args->fwd.ld_k, u->length, a);
+    pack_by_column(o.k_columns, k, args->fwd.ld_k, u->length, a);
+    pack_by_token(o.v_tokens, at(args->fwd.v, u->start * args->fwd.ld_v + u->kv * a->D, a->dtype), args->fwd.ld_v,
+                  u->length, a);
 }
 
 static void attention_pack_head(const struct attention_bwd_args *args, const struct attention *a,
                                 const struct attention_unit *u, int64_t h, struct attention_operands o)
 {
-    const void *q = at(args->q, u->start * args->ld_q + h * a->D, a->dtype);
-    const void *dout = at(args->dout, u->start * args->ld_o + h * a->D, a->dtype);
-    pack_by_token(o.q_tokens, q, args->ld_q, u->length, a);
-    pack_by_column(o.q_columns, q, args->ld_q, u->length, a);
-    pack_by_token(o.dout_tokens, dout, args->ld_o, u->length, a);
-    pack_by_column(o.dout_columns, dout, args->ld_o, u->length, a);
+    const void *q = at(args->fwd.q, u->start * args->fwd.ld_q + h * a->D, a->dtype);
+    const void *dout = at(args->dout, u->start * args->fwd.ld_o + h * a->D, a->dtype);
+    pack_by_token(o.q_tokens, q, args->fwd.ld_q, u->length, a);
+    pack_by_column(o.q_columns, q, args->fwd.ld_q, u->length, a);
+    pack_by_token(o.dout_tokens, dout, args->fwd.ld_o, u->length, a);
+    pack_by_column(o.dout_columns, dout, args->fwd.ld_o, u->length, a);
     attention_deltas(o.deltas, args, a, u, h);
 }
 
@@ -496,12 +497,12 @@ static void attention_bwd_queries(const struct attention_bwd_args *args, const s
     _Alignas(64) float lse[NR], delta[NR];
     const int64_t row = u->start + query, count = min64(NR, u->length - query), last = query + count - 1;
     for (int64_t l = 0; l < NR; l++) {
-        lse[l] = l < count ? args->lse[h * a->M + row + l] : INFINITY; /* lanes without a query: P = 0 */
+        lse[l] = l < count ? args->fwd.lse[h * a->M + row + l] : INFINITY; /* lanes without a query: P = 0 */
         delta[l] = l < count ? o.deltas[query + l] : 0;
     }
     memset(t.sum_a, 0, (size_t)(a->padded_d * NR) * sizeof *t.sum_a);
-    pack_lanes(t.lanes_a, at(args->q, row * args->ld_q + h * a->D, a->dtype), args->ld_q, count, a);
-    pack_lanes(t.lanes_b, at(args->dout, row * args->ld_o + h * a->D, a->dtype), args->ld_o, count, a);
+    pack_lanes(t.lanes_a, at(args->fwd.q, row * args->fwd.ld_q + h * a->D, a->dtype), args->fwd.ld_q, count, a);
+    pack_lanes(t.lanes_b, at(args->dout, row * args->fwd.ld_o + h * a->D, a->dtype), args->fwd.ld_o, count, a);
     const struct range seen = keys_of(query, last, u, a);
     for (int64_t key = seen.first; key < seen.end; key += ATTENTION_ROWS) {
         int64_t rows = min64(ATTENTION_ROWS, seen.end - key);
@@ -522,12 +523,12 @@ static void attention_bwd_keys(const struct attention_bwd_args *args, const stru
     const struct range seeing = queries_of(key, last, u, a);
     memset(t.sum_a, 0, (size_t)(a->padded_d * NR) * sizeof *t.sum_a);
     memset(t.sum_b, 0, (size_t)(a->padded_d * NR) * sizeof *t.sum_b);
-    pack_lanes(t.lanes_a, at(args->k, row * args->ld_k + u->kv * a->D, a->dtype), args->ld_k, count, a);
-    pack_lanes(t.lanes_b, at(args->v, row * args->ld_v + u->kv * a->D, a->dtype), args->ld_v, count, a);
+    pack_lanes(t.lanes_a, at(args->fwd.k, row * args->fwd.ld_k + u->kv * a->D, a->dtype), args->fwd.ld_k, count, a);
+    pack_lanes(t.lanes_b, at(args->fwd.v, row * args->fwd.ld_v + u->kv * a->D, a->dtype), args->fwd.ld_v, count, a);
     for (int64_t head = 0; head < a->group; head++) {
         struct attention_operands o = attention_operands_of(unit, head, a);
         const int64_t h = u->kv * a->group + head;
-        const float *lse = args->lse + h * a->M + u->start;
+        const float *lse = args->fwd.lse + h * a->M + u->start;
         for (int64_t query = seeing.first; query < seeing.end; query += ATTENTION_ROWS) {
             int64_t rows = min64(ATTENTION_ROWS, seeing.end - query);
             multiply_rows(t.scores, o.q_tokens + query * units_of(a, a->D), t.lanes_a, rows, a);
@@ -549,15 +550,14 @@ static void attention_bwd_keys(const struct attention_bwd_args *args, const stru
 
 static void op_attention_bwd(struct stream *stream, const struct attention_bwd_args *args)
 {
-    const struct attention_fwd_args forward = attention_forward_of(args);
-    const struct attention a = attention_of(stream, &forward);
+    const struct attention a = attention_of(stream, &args->fwd);
     ASSERT(!a.bidirectional || a.window == 0);
     heartbeat_beat();
     if (a.M == 0) return;
     struct scratch scratch = scratch_of(stream);
     const int64_t thread_floats = ATTENTION_THREAD_FLOATS(a.D), unit_floats = bwd_unit_floats(&a);
     float *threads = scratch_take(&scratch, (size_t)(team_next() * thread_floats) * sizeof *threads);
-    const int64_t units = args->num_seqs * a.KV, batch = min64(attention_batch(unit_floats), units);
+    const int64_t units = args->fwd.num_seqs * a.KV, batch = min64(attention_batch(unit_floats), units);
     float *packed = scratch_take(&scratch, (size_t)(batch * unit_floats) * sizeof *packed);
     const int64_t blocks = (a.max_seq + NR - 1) / NR, heads_and_kv = a.group + 1;
 #pragma omp parallel

@@ -337,7 +337,8 @@ static void delta_bwd_squares(const struct delta_task *t)
 static void delta_bwd_gates(const struct delta_task *t, int64_t h, const float *dsums, const float *dlog_beta,
                             double sums[2])
 {
-    const struct delta_rule_bwd_args *a = t->bwd;
+    const struct delta_rule_bwd_args *b = t->bwd;
+    const struct delta_rule_fwd_args *a = &b->fwd;
     const float rate = expf(dtype_load(a->a_log, h, a->dtype)), bias = dtype_load(a->dt_bias, h, a->dtype);
     float dg = 0;
     for (int64_t i = t->count - 1; i >= 0; i--) {
@@ -345,8 +346,8 @@ static void delta_bwd_gates(const struct delta_task *t, int64_t h, const float *
         const float x = dtype_load(a->a, place, a->dtype) + bias;
         dg += dsums[i];
         const float dx = -dg * rate / (1 + expf(-x));
-        dtype_store(a->da, place, dx, a->dtype);
-        dtype_store(a->db, place, dlog_beta[i] * (1 - t->beta[i]), a->dtype);
+        dtype_store(b->da, place, dx, a->dtype);
+        dtype_store(b->db, place, dlog_beta[i] * (1 - t->beta[i]), a->dtype);
         sums[0] -= (double)(dg * rate * delta_softplus(x));
         sums[1] += (double)dx;
     }
@@ -368,13 +369,13 @@ static void delta_bwd_solve(struct delta_task *t, struct delta_matrix dstate, bo
 static void delta_backward(struct delta_task *t, int64_t head, int64_t chunk, double sums[2])
 {
     const struct delta_rule_bwd_args *b = t->bwd;
-    const int64_t h = t->head * t->group + head, Dk = b->Dk, Dv = b->Dv, n = t->rows;
+    const int64_t h = t->head * t->group + head, Dk = b->fwd.Dk, Dv = b->fwd.Dv, n = t->rows;
     const bool last = chunk + 1 == t->chunks;
     const struct delta_matrix dstate = delta_state_of(t, t->dstates, head), x = delta_kept_x(t, head, chunk);
     const struct delta_matrix state_turned = delta_kept_state(t, head, chunk);
     float minus[DELTA_CHUNK], left[DELTA_CHUNK], dsums[DELTA_CHUNK];
     delta_gates(t, h);
-    delta_load(t, t->dout, b->dout, b->ld_o, h, Dv);
+    delta_load(t, t->dout, b->dout, b->fwd.ld_o, h, Dv);
     delta_scale(t, t->dout_scaled, t->dout, t->from_start, Dv, false);
     delta_bwd_solve(t, dstate, last);
     delta_turn(t->x_turned, x, n, Dv);
@@ -402,8 +403,8 @@ static void delta_backward(struct delta_task *t, int64_t head, int64_t chunk, do
     for (int64_t j = 0; !last && j < Dv; j++)
         dsums[t->count - 1] += delta_dot(delta_kept_state(t, head, chunk + 1), t->dstate_turned, j, Dk);
     delta_scale(t, t->dr, t->dr, t->beta, Dv, false);
-    delta_save(t, b->dv, b->ld_qkv, h, Dv, t->dr);
-    delta_load(t, t->out, b->v, b->ld_qkv, h, Dv);
+    delta_save(t, b->dv, b->fwd.ld_qkv, h, Dv, t->dr);
+    delta_load(t, t->out, b->fwd.v, b->fwd.ld_qkv, h, Dv);
     for (int64_t i = 0; i < n; i++) left[i] += delta_dot(t->out, t->dr, i, Dv);
     delta_bwd_gates(t, h, dsums, left, sums);
     delta_scale(t, t->dq, t->dq_head, NULL, Dk, head > 0);
@@ -439,9 +440,9 @@ static void delta_recompute(struct delta_task *t)
 }
 
 /* sums (Hv, 2): of the gradients of a_log and dt_bias. */
-static void delta_bwd_task(const struct delta_rule_bwd_args *b, const struct delta_rule_fwd_args *a, int64_t item,
-                           float *room, double *sums)
+static void delta_bwd_task(const struct delta_rule_bwd_args *b, int64_t item, float *room, double *sums)
 {
+    const struct delta_rule_fwd_args *a = &b->fwd;
     struct delta_task t = {.bwd = b};
     delta_begin(&t, a, item);
     delta_place(&t, room);
@@ -453,26 +454,26 @@ static void delta_bwd_task(const struct delta_rule_bwd_args *b, const struct del
         for (int64_t head = 0; head < t.group; head++) delta_backward(&t, head, chunk, sums + 2 * head);
         delta_bwd_length(&t, t.dq, t.q, t.q_length, 1 / sqrtf((float)a->Dk));
         delta_bwd_length(&t, t.dk, t.k, t.k_length, 1);
-        delta_save(&t, b->dq, b->ld_qkv, t.head, a->Dk, t.dq);
-        delta_save(&t, b->dk, b->ld_qkv, t.head, a->Dk, t.dk);
+        delta_save(&t, b->dq, a->ld_qkv, t.head, a->Dk, t.dq);
+        delta_save(&t, b->dk, a->ld_qkv, t.head, a->Dk, t.dk);
     }
 }
 
 static void op_delta_rule_bwd(struct stream *stream, const struct delta_rule_bwd_args *b)
 {
-    const struct delta_rule_fwd_args a = delta_forward_of(b);
+    const struct delta_rule_fwd_args *a = &b->fwd;
     heartbeat_beat();
     struct scratch scratch = scratch_of(stream);
-    const int64_t floats = delta_thread_floats(&a, true), tasks = a.num_seqs * a.Hk;
-    double *sums = scratch_take(&scratch, (size_t)(a.num_seqs * a.Hv * 2) * sizeof *sums);
+    const int64_t floats = delta_thread_floats(a, true), tasks = a->num_seqs * a->Hk;
+    double *sums = scratch_take(&scratch, (size_t)(a->num_seqs * a->Hv * 2) * sizeof *sums);
     float *threads = scratch_take(&scratch, (size_t)(team_next() * floats) * sizeof *threads);
-#pragma omp parallel for schedule(dynamic) if (a.M * a.Hv * a.Dk * a.Dv > WORTH_THREADS)
+#pragma omp parallel for schedule(dynamic) if (a->M * a->Hv * a->Dk * a->Dv > WORTH_THREADS)
     for (int64_t item = 0; item < tasks; item++)
-        delta_bwd_task(b, &a, item, threads + team_rank() * floats, sums + item / a.Hk * a.Hv * 2);
+        delta_bwd_task(b, item, threads + team_rank() * floats, sums + item / a->Hk * a->Hv * 2);
     float *const to[] = {b->da_log, b->ddt_bias};
-    for (int64_t i = 0; i < 2 * a.Hv; i++) {
+    for (int64_t i = 0; i < 2 * a->Hv; i++) {
         double sum = 0;
-        for (int64_t s = 0; s < a.num_seqs; s++) sum += sums[s * a.Hv * 2 + i];
+        for (int64_t s = 0; s < a->num_seqs; s++) sum += sums[s * a->Hv * 2 + i];
         if (to[i % 2]) to[i % 2][i / 2] = (b->accumulate ? to[i % 2][i / 2] : 0) + (float)sum;
     }
 }

@@ -421,13 +421,13 @@ score_gradient(struct tile_sum<T, K> *p, const struct tile_sum<T, K> &dp, const 
                const struct attention_bwd_args &a, const struct place &at, int query, int key, const struct walk &walk)
 {
     const bool whole = all_visible(query, WARP_ROWS, key, K, at.length, walk);
-    const float scale = cap_scores(p, a.scale, a.softcap);
+    const float scale = cap_scores(p, a.fwd.scale, a.fwd.softcap);
 #pragma unroll
     for (int i = 0; i < ROWS<T>; i++) {
 #pragma unroll
         for (int j = 0; j < K / LANES<T>; j++) {
             const bool seen = whole || visible(query + tile_row<T>(i), key + score_column<T>(j), at.length, walk);
-            const float slope = a.softcap == 0 ? 1 : cap_slope(p->at[i][j], a.softcap);
+            const float slope = a.fwd.softcap == 0 ? 1 : cap_slope(p->at[i][j], a.fwd.softcap);
             p->at[i][j] = seen ? softmax_exponential(fmaf(p->at[i][j], scale, -row_lse[i])) : 0;
             p->at[i][j] *= (dp.at[i][j] - row_delta[i]) * slope;
         }
@@ -442,13 +442,13 @@ __global__ void __launch_bounds__(threads_of<T, DP>(BWD_SHAPE<T, DP>), 1)
     DYN_SHARED(T, q);
     T *const dout = q + Q * LD, *const k = dout + Q * LD, *const v = k + K * LD, *const ds = v + K * LD;
     struct place at;
-    if (!place_of<T, DP>(&at, a.seq_start, walk, Q, true)) return;
+    if (!place_of<T, DP>(&at, a.fwd.seq_start, walk, Q, true)) return;
     const int query = at.first + at.row;
-    const int64_t kv_head = at.head / (a.H / a.KV);
+    const int64_t kv_head = at.head / (a.fwd.H / a.fwd.KV);
     T *const my_q = q + at.row * LD, *const my_dout = dout + at.row * LD,
              *const my_ds = ds + warp_of_block() * scores_size<T, DP>(K);
-    load_rows<Q, DP>(q, a.q, a.ld_q, at.head, a.D, at.first, at, walk);
-    load_rows<Q, DP>(dout, a.dout, a.ld_o, at.head, a.D, at.first, at, walk);
+    load_rows<Q, DP>(q, a.fwd.q, a.fwd.ld_q, at.head, a.fwd.D, at.first, at, walk);
+    load_rows<Q, DP>(dout, a.dout, a.fwd.ld_o, at.head, a.fwd.D, at.first, at, walk);
     __syncthreads();
 
     float row_delta[ROWS<T>], row_lse[ROWS<T>];
@@ -457,12 +457,12 @@ __global__ void __launch_bounds__(threads_of<T, DP>(BWD_SHAPE<T, DP>), 1)
         const int at_query = query + tile_row<T>(i);
         const int64_t token = at.start + at_query;
         const bool there = at_query < at.length;
-        float product = there ? row_product(static_cast<const T *>(a.out) + token * a.ld_o + at.head * a.D,
-                                            my_dout + tile_row<T>(i) * LD, static_cast<int>(a.D), walk.vectors)
+        float product = there ? row_product(static_cast<const T *>(a.fwd.out) + token * a.fwd.ld_o + at.head * a.fwd.D,
+                                            my_dout + tile_row<T>(i) * LD, static_cast<int>(a.fwd.D), walk.vectors)
                               : 0;
         row_delta[i] = sum_over_lanes(product, LANES<T>);
-        row_lse[i] = there ? a.lse[at.head * a.M + token] : 0;
-        if (there && lane_of_warp() % LANES<T> == 0 && at.column == 0) delta[at.head * a.M + token] = row_delta[i];
+        row_lse[i] = there ? a.fwd.lse[at.head * a.fwd.M + token] : 0;
+        if (there && lane_of_warp() % LANES<T> == 0 && at.column == 0) delta[at.head * a.fwd.M + token] = row_delta[i];
     }
 
     struct tile_sum<T, WARP_COLUMNS<T, DP>> dq;
@@ -470,18 +470,18 @@ __global__ void __launch_bounds__(threads_of<T, DP>(BWD_SHAPE<T, DP>), 1)
     const int end = end_of_keys(at, walk, Q);
     for (int key = first_key(at, walk, K); key < end; key += K) {
         __syncthreads();
-        load_rows<K, DP>(k, a.k, a.ld_k, kv_head, a.D, key, at, walk);
-        load_rows<K, DP>(v, a.v, a.ld_v, kv_head, a.D, key, at, walk);
+        load_rows<K, DP>(k, a.fwd.k, a.fwd.ld_k, kv_head, a.fwd.D, key, at, walk);
+        load_rows<K, DP>(v, a.fwd.v, a.fwd.ld_v, kv_head, a.fwd.D, key, at, walk);
         __syncthreads();
         struct tile_sum<T, K> p, dp;
         multiply_scores<K, DP>(&p, my_q, k, my_ds, at, walk);
         multiply_scores<K, DP>(&dp, my_dout, v, my_ds, at, walk);
-        if (a.dropout.threshold) drop_scores<false>(&dp, my_ds, a.dropout, at, at.head, query, key);
+        if (a.fwd.dropout.threshold) drop_scores<false>(&dp, my_ds, a.fwd.dropout, at, at.head, query, key);
         score_gradient<K>(&p, dp, row_lse, row_delta, a, at, query, key, walk);
         put_scores<K>(my_ds, p);
         multiply_columns<K, DP>(&dq, my_ds, k + at.column, walk.depth - at.column);
     }
-    store_scaled<DP>(a.dq, a.ld_dq, a.D, my_q, dq, a.scale, at, walk);
+    store_scaled<DP>(a.dq, a.ld_dq, a.fwd.D, my_q, dq, a.fwd.scale, at, walk);
 }
 
 /* Scores of the warp's keys by Q queries become probabilities. `lse`: of the queries. */
@@ -541,12 +541,12 @@ __global__ void __launch_bounds__(threads_of<T, DP>(BWD_SHAPE<T, DP>), 1)
     DYN_SHARED(T, k);
     T *const v = k + K * LD, *const q = v + K * LD, *const dout = q + Q * LD, *const p = dout + Q * LD;
     struct place at;
-    if (!place_of<T, DP>(&at, a.seq_start, walk, K, false)) return;
-    const int key = at.first + at.row, group = static_cast<int>(a.H / a.KV);
+    if (!place_of<T, DP>(&at, a.fwd.seq_start, walk, K, false)) return;
+    const int key = at.first + at.row, group = static_cast<int>(a.fwd.H / a.fwd.KV);
     T *const my_k = k + at.row * LD, *const my_v = v + at.row * LD,
              *const my_p = p + warp_of_block() * scores_size<T, DP>(Q);
-    load_rows<K, DP>(k, a.k, a.ld_k, at.head, a.D, at.first, at, walk);
-    load_rows<K, DP>(v, a.v, a.ld_v, at.head, a.D, at.first, at, walk);
+    load_rows<K, DP>(k, a.fwd.k, a.fwd.ld_k, at.head, a.fwd.D, at.first, at, walk);
+    load_rows<K, DP>(v, a.fwd.v, a.fwd.ld_v, at.head, a.fwd.D, at.first, at, walk);
 
     struct tile_sum<T, WARP_COLUMNS<T, DP>> dk, dv;
     tile_zero(&dk);
@@ -556,34 +556,34 @@ __global__ void __launch_bounds__(threads_of<T, DP>(BWD_SHAPE<T, DP>), 1)
          head++) {
         for (int query = first_query(at, walk, Q); query < end; query += Q) {
             __syncthreads();
-            load_rows<Q, DP>(q, a.q, a.ld_q, head, a.D, query, at, walk);
-            load_rows<Q, DP>(dout, a.dout, a.ld_o, head, a.D, query, at, walk);
-            load_query_values<Q>(query_lse, query_delta, a.lse, delta, head * a.M + at.start + query,
+            load_rows<Q, DP>(q, a.fwd.q, a.fwd.ld_q, head, a.fwd.D, query, at, walk);
+            load_rows<Q, DP>(dout, a.dout, a.fwd.ld_o, head, a.fwd.D, query, at, walk);
+            load_query_values<Q>(query_lse, query_delta, a.fwd.lse, delta, head * a.fwd.M + at.start + query,
                                  at.length - query);
             __syncthreads();
             struct tile_sum<T, Q> scores;
             multiply_scores<Q, DP>(&scores, my_k, q, my_p, at, walk);
-            const float scale = cap_scores(&scores, a.scale, a.softcap);
+            const float scale = cap_scores(&scores, a.fwd.scale, a.fwd.softcap);
             probabilities_by_key<Q>(&scores, query_lse, scale, key, query, at.length, walk);
             if (OUTPUTS & OUTPUT_DV) {
-                if (OUTPUTS == OUTPUT_DV && a.dropout.threshold)
-                    drop_scores<true>(&scores, my_p, a.dropout, at, head, key, query);
+                if (OUTPUTS == OUTPUT_DV && a.fwd.dropout.threshold)
+                    drop_scores<true>(&scores, my_p, a.fwd.dropout, at, head, key, query);
                 put_scores<Q>(my_p, scores);
                 multiply_columns<Q, DP>(&dv, my_p, dout + at.column, walk.depth - at.column);
             }
             if (OUTPUTS & OUTPUT_DK) {
                 struct tile_sum<T, Q> dp;
                 multiply_scores<Q, DP>(&dp, my_v, dout, my_p, at, walk);
-                if (OUTPUTS == OUTPUT_DK && a.dropout.threshold)
-                    drop_scores<true>(&dp, my_p, a.dropout, at, head, key, query);
-                gradient_by_key<Q>(&scores, dp, query_lse, query_delta, a.softcap);
+                if (OUTPUTS == OUTPUT_DK && a.fwd.dropout.threshold)
+                    drop_scores<true>(&dp, my_p, a.fwd.dropout, at, head, key, query);
+                gradient_by_key<Q>(&scores, dp, query_lse, query_delta, a.fwd.softcap);
                 put_scores<Q>(my_p, scores);
                 multiply_columns<Q, DP>(&dk, my_p, q + at.column, walk.depth - at.column);
             }
         }
     }
-    if (OUTPUTS & OUTPUT_DK) store_scaled<DP>(a.dk, a.ld_dk, a.D, my_k, dk, a.scale, at, walk);
-    if (OUTPUTS & OUTPUT_DV) store_scaled<DP>(a.dv, a.ld_dv, a.D, my_v, dv, 1, at, walk);
+    if (OUTPUTS & OUTPUT_DK) store_scaled<DP>(a.dk, a.ld_dk, a.fwd.D, my_k, dk, a.fwd.scale, at, walk);
+    if (OUTPUTS & OUTPUT_DV) store_scaled<DP>(a.dv, a.ld_dv, a.fwd.D, my_v, dv, 1, at, walk);
 }
 
 /* ---- launchers ----------------------------------------------------------- */
@@ -625,16 +625,17 @@ template <typename T, int DP> void bwd_launch(struct stream *stream, const struc
     constexpr int bytes = shared_bytes<T, DP>(shape, 2, 2), threads = threads_of<T, DP>(shape);
     const int64_t size = sizeof(T);
     struct cuda_scratch scratch = cuda_scratch_of(stream);
-    float *delta = cuda_scratch_take<float>(&scratch, a->H * a->M);
-    const struct walk walk = walk_of<T>(a->D, a->window, a->bidirectional, a->max_seq, shape.rows,
-                                        aligned16(a->q, a->k, a->v, a->out, a->dout, a->dq, a->dk, a->dv) &&
-                                            aligned16(a->ld_q * size, a->ld_k * size, a->ld_v * size, a->ld_o * size,
-                                                      a->ld_dq * size, a->ld_dk * size, a->ld_dv * size));
+    float *delta = cuda_scratch_take<float>(&scratch, a->fwd.H * a->fwd.M);
+    const struct walk walk =
+        walk_of<T>(a->fwd.D, a->fwd.window, a->fwd.bidirectional, a->fwd.max_seq, shape.rows,
+                   aligned16(a->fwd.q, a->fwd.k, a->fwd.v, a->fwd.out, a->dout, a->dq, a->dk, a->dv) &&
+                       aligned16(a->fwd.ld_q * size, a->fwd.ld_k * size, a->fwd.ld_v * size, a->fwd.ld_o * size,
+                                 a->ld_dq * size, a->ld_dk * size, a->ld_dv * size));
     LAUNCH_SHARED(stream, "attention_bwd, dq", (attention_dq_kernel<T, DP>),
-                  attention_grid_for(walk, a->num_seqs, a->H), threads, bytes, *a, walk, delta);
-    const dim3 grid = attention_grid_for(walk, a->num_seqs, a->KV);
+                  attention_grid_for(walk, a->fwd.num_seqs, a->fwd.H), threads, bytes, *a, walk, delta);
+    const dim3 grid = attention_grid_for(walk, a->fwd.num_seqs, a->fwd.KV);
     if constexpr (DP <= 128) {
-        if (a->dropout.threshold == 0) {
+        if (a->fwd.dropout.threshold == 0) {
             LAUNCH_SHARED(stream, "attention_bwd, dk and dv", (attention_dkv_kernel<T, DP, OUTPUT_BOTH>), grid, threads,
                           bytes, *a, walk, delta);
             return;
@@ -647,7 +648,7 @@ template <typename T, int DP> void bwd_launch(struct stream *stream, const struc
 }
 
 /* Calls launch(T(), width<DP>()) for an op's dtype and the least size of heads that is compiled and holds its own. */
-template <typename Args, typename Launch> void dispatch_heads(const Args *a, Launch launch)
+template <typename Launch> void dispatch_heads(const struct attention_fwd_args *a, Launch launch)
 {
     ASSERT(!a->bidirectional || a->window == 0);
     ASSERT(a->D > 0 && a->D <= CUDA_MAX_HEAD_DIM && a->KV > 0 && a->H % a->KV == 0 && a->M <= INT32_MAX / 2);
@@ -673,6 +674,7 @@ void attention_own_fwd(struct stream *stream, const struct attention_fwd_args *a
 
 void attention_own_bwd(struct stream *stream, const struct attention_bwd_args *a)
 {
-    dispatch_heads(a, [&](auto type, auto size) { bwd_launch<decltype(type), decltype(size)::value>(stream, a); });
+    dispatch_heads(&a->fwd,
+                   [&](auto type, auto size) { bwd_launch<decltype(type), decltype(size)::value>(stream, a); });
 }
 CUDA_MODULE(attention, (attention_fwd_kernel<float, 64>))

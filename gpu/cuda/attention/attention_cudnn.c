@@ -104,7 +104,7 @@ static struct attention_plan *new_plan_of(struct attention_cudnn *a, const struc
     plan->next = a->plans;
     a->plans = plan;
     enum status status = STATUS_OK;
-    if (!shape->ragged && args->M != shape->B * shape->T)
+    if (!shape->ragged && args->fwd.M != shape->B * shape->T)
         status = error_set(&err, STATUS_DEVICE, "the sequences of a micro-batch differ in length");
     else if (!attention_shape_is_aligned(shape))
         status = error_set(&err, STATUS_DEVICE, "rows are not aligned to %d bytes", (int)ATTENTION_ALIGN);
@@ -118,10 +118,9 @@ static struct attention_plan *new_plan_of(struct attention_cudnn *a, const struc
 static size_t announce(struct attention_cudnn *a, const struct attention_bwd_args *args,
                        enum attention_direction direction)
 {
-    const struct attention_fwd_args fwd = attention_forward_of(args);
     const struct attention_shape shape =
-        direction == ATTENTION_FORWARD ? attention_shape_fwd(&fwd) : attention_shape_bwd(args);
-    if (fwd.M <= 0 || attention_own_reason(&fwd)) return 0;
+        direction == ATTENTION_FORWARD ? attention_shape_fwd(&args->fwd) : attention_shape_bwd(args);
+    if (args->fwd.M <= 0 || attention_own_reason(&args->fwd)) return 0;
     const struct attention_plan *plan = find_plan(a, &shape, direction, false);
     if (!plan) plan = new_plan_of(a, &shape, args, direction);
     return plan->cudnn_plan ? plan->planned : 0;
@@ -133,7 +132,7 @@ size_t attention_cudnn_workspace_bytes(struct attention_cudnn *a, const struct o
     size_t most = 0;
     for (int i = 0; i < limits->num_attention && !a->off; i++) {
         struct attention_bwd_args evaluated = limits->attention[i];
-        evaluated.dropout.threshold = 0;
+        evaluated.fwd.dropout.threshold = 0;
         most = max_size(most, announce(a, &evaluated, ATTENTION_FORWARD));
         most = max_size(most, announce(a, &limits->attention[i], ATTENTION_FORWARD));
         if (limits->backward) most = max_size(most, announce(a, &limits->attention[i], ATTENTION_BACKWARD));
@@ -149,7 +148,7 @@ static bool run_by_cudnn(struct stream *stream, const struct attention_fwd_args 
 {
     static const struct attention_bwd_args none;
     const struct attention_bwd_args *b = bwd ? bwd : &none;
-    const void *const used[] = {fwd->q, fwd->k, fwd->v, fwd->out, b->out, b->dout, b->dq, b->dk, b->dv};
+    const void *const used[] = {fwd->q, fwd->k, fwd->v, fwd->out, b->dout, b->dq, b->dk, b->dv};
     const enum attention_direction direction = bwd ? ATTENTION_BACKWARD : ATTENTION_FORWARD;
     const struct attention_shape shape = bwd ? attention_shape_bwd(bwd) : attention_shape_fwd(fwd);
     const struct attention_plan *plan = find_plan(cuda_device_of(stream)->attention, &shape, direction, true);
@@ -175,8 +174,7 @@ void cuda_attention_fwd(struct stream *stream, const struct attention_fwd_args *
 
 void cuda_attention_bwd(struct stream *stream, const struct attention_bwd_args *args)
 {
-    const struct attention_fwd_args forward = attention_forward_of(args);
-    if (!run_by_cudnn(stream, &forward, args)) attention_own_bwd(stream, args);
+    if (!run_by_cudnn(stream, &args->fwd, args)) attention_own_bwd(stream, args);
 }
 
 /* ---- the log ------------------------------------------------------------- */

@@ -22,8 +22,7 @@ struct trial {
     struct candidate candidates[CANDIDATES]; /* owned */
     int count;
     int64_t sequences;
-    struct attention_fwd_args fwd;
-    struct attention_bwd_args bwd; /* forward: it has the pointers of fwd */
+    struct attention_bwd_args args; /* backward's, which have forward's */
 };
 
 static struct autotune_key autotune_key_of(const struct attention_plan *plan)
@@ -73,30 +72,28 @@ static const char *attention_run_candidate(void *op, struct stream *stream, int 
     const bool forward = t->plan->direction == ATTENTION_FORWARD;
     if (candidate == AUTOTUNE_REFERENCE) {
         if (forward)
-            attention_own_fwd(stream, &t->fwd);
+            attention_own_fwd(stream, &t->args.fwd);
         else
-            attention_own_bwd(stream, &t->bwd);
+            attention_own_bwd(stream, &t->args);
         return NULL;
     }
     attention_use_candidate(t, candidate);
-    return attention_plan_run(t->plan, stream, &t->fwd, forward ? NULL : &t->bwd);
+    return attention_plan_run(t->plan, stream, &t->args.fwd, forward ? NULL : &t->args);
 }
 
 /* Numbers of tokens are read at the begin of sequences alone. Backward reads out and lse of forward. */
 static void attention_prepare_trial(void *op, struct stream *stream, int candidate)
 {
     struct trial *t = op;
-    t->fwd = attention_forward_of(&t->bwd);
-    t->fwd.out = (void *)(uintptr_t)t->bwd.out;
-    t->fwd.lse = (float *)(uintptr_t)t->bwd.lse;
+    const struct attention_fwd_args *fwd = &t->args.fwd;
     int32_t start = 0;
     for (int64_t i = 0; i <= t->sequences; start += sequence_length(t->plan, i), i++) {
         const uint64_t number = (uint64_t)start;
-        stream_copy(stream, (int32_t *)(uintptr_t)t->bwd.seq_start + i, &start, sizeof start);
-        if (t->bwd.dropout.threshold && i < t->sequences)
-            stream_copy(stream, (uint64_t *)(uintptr_t)t->bwd.dropout.tokens + start, &number, sizeof number);
+        stream_copy(stream, (int32_t *)(uintptr_t)fwd->seq_start + i, &start, sizeof start);
+        if (fwd->dropout.threshold && i < t->sequences)
+            stream_copy(stream, (uint64_t *)(uintptr_t)fwd->dropout.tokens + start, &number, sizeof number);
     }
-    if (t->plan->direction == ATTENTION_BACKWARD) attention_own_fwd(stream, &t->fwd);
+    if (t->plan->direction == ATTENTION_BACKWARD) attention_own_fwd(stream, fwd);
     if (candidate == AUTOTUNE_REFERENCE) return;
     attention_use_candidate(t, candidate);
     attention_plan_spoil(t->plan, stream);
@@ -129,24 +126,25 @@ static void add_tensors(struct trial *t, struct autotune_problem *p)
 {
     const struct attention_shape *s = &t->plan->shape;
     const enum dtype dtype = (enum dtype)s->dtype;
-    struct attention_bwd_args *a = &t->bwd;
-    const int64_t M = a->M;
-    autotune_add(p, &a->seq_start, DTYPE_F32, t->sequences + 1, 1);
-    autotune_add(p, &a->dropout.tokens, DTYPE_F32, s->dropout ? M : 0, 2);
-    autotune_add(p, &a->q, dtype, M, s->ld_q);
-    autotune_add(p, &a->k, dtype, M, s->ld_k);
-    autotune_add(p, &a->v, dtype, M, s->ld_v);
+    struct attention_bwd_args *a = &t->args;
+    struct attention_fwd_args *fwd = &a->fwd;
+    const int64_t M = fwd->M;
+    autotune_add(p, &fwd->seq_start, DTYPE_F32, t->sequences + 1, 1);
+    autotune_add(p, &fwd->dropout.tokens, DTYPE_F32, s->dropout ? M : 0, 2);
+    autotune_add(p, &fwd->q, dtype, M, s->ld_q);
+    autotune_add(p, &fwd->k, dtype, M, s->ld_k);
+    autotune_add(p, &fwd->v, dtype, M, s->ld_v);
     if (t->plan->direction == ATTENTION_FORWARD) {
-        add_result(p, s, &a->out, M, s->ld_o, s->H, "out");
-        struct autotune_tensor *lse = autotune_add(p, &a->lse, DTYPE_F32, s->H, M);
+        add_result(p, s, &fwd->out, M, s->ld_o, s->H, "out");
+        struct autotune_tensor *lse = autotune_add(p, &fwd->lse, DTYPE_F32, s->H, M);
         lse->name = "lse";
         lse->width = lse->part = M;
         lse->sampled = 1;
         lse->tolerance = 1e-3;
         return;
     }
-    autotune_add(p, &a->out, dtype, M, s->ld_o);
-    autotune_add(p, &a->lse, DTYPE_F32, s->H, M);
+    autotune_add(p, &fwd->out, dtype, M, s->ld_o);
+    autotune_add(p, &fwd->lse, DTYPE_F32, s->H, M);
     autotune_add(p, &a->dout, dtype, M, s->ld_o);
     add_result(p, s, &a->dq, M, s->ld_dq, s->H, "dq");
     add_result(p, s, &a->dk, M, s->ld_dk, s->KV, "dk");
@@ -156,11 +154,11 @@ static void add_tensors(struct trial *t, struct autotune_problem *p)
 static void attention_trial_args(struct trial *t)
 {
     const struct attention_shape *s = &t->plan->shape;
-    t->bwd = t->plan->announced;
+    t->args = t->plan->announced;
     t->sequences = s->ragged ? t->plan->piece + 1 : s->B;
-    t->bwd.num_seqs = (int32_t)t->sequences;
-    t->bwd.M = 0;
-    for (int64_t i = 0; i < t->sequences; i++) t->bwd.M += sequence_length(t->plan, i);
+    t->args.fwd.num_seqs = (int32_t)t->sequences;
+    t->args.fwd.M = 0;
+    for (int64_t i = 0; i < t->sequences; i++) t->args.fwd.M += sequence_length(t->plan, i);
 }
 
 /* ---- tuning -------------------------------------------------------------- */

@@ -7,7 +7,7 @@
 
 enum attention_direction { ATTENTION_FORWARD, ATTENTION_BACKWARD, ATTENTION_DIRECTIONS };
 
-/* B sequences of T (ragged: up to T) tokens, one after the other; else as in attention_bwd_args. It has no padding:
+/* B sequences of T (ragged: up to T) tokens, one after the other; else as in the ops' arguments. It has no padding:
  * shapes are compared byte by byte. */
 struct attention_shape {
     int64_t dtype; /* DTYPE_BF16 or DTYPE_F16 */

@@ -39,8 +39,7 @@ struct attention_shape attention_shape_fwd(const struct attention_fwd_args *args
 
 struct attention_shape attention_shape_bwd(const struct attention_bwd_args *args)
 {
-    struct attention_fwd_args forward = attention_forward_of(args);
-    struct attention_shape shape = attention_shape_fwd(&forward);
+    struct attention_shape shape = attention_shape_fwd(&args->fwd);
     shape.ld_dq = args->ld_dq;
     shape.ld_dk = args->ld_dk;
     shape.ld_dv = args->ld_dv;
@@ -297,19 +296,18 @@ const char *attention_plan_run(const struct attention_plan *plan, struct stream 
         .seq_start = fwd->seq_start, .M = fwd->M, .num_seqs = fwd->num_seqs, .B = plan->piece, .H = fwd->H, .T = s->T};
     const bool of_op_is_used = attention_form_has_lse_of_op(plan->target, s, plan->plain);
     const bool reordered = s->ragged || (!of_op_is_used && s->B > 1 && s->H > 1); /* (H, B T), (B, H, T) differ */
-    float *of_op = bwd ? (float *)(uintptr_t)bwd->lse : fwd->lse;
     static const struct attention_bwd_args none;
     const struct attention_bwd_args *b = bwd ? bwd : &none;
     const int64_t q = s->H * s->D, k = s->KV * s->D;
     const struct plan_rows rows[PLAN_ROWS] = {
         {ATTENTION_Q, fwd->q, s->ld_q, q},     {ATTENTION_K, fwd->k, s->ld_k, k},
-        {ATTENTION_V, fwd->v, s->ld_v, k},     {ATTENTION_OUT, bwd ? b->out : fwd->out, s->ld_o, q},
+        {ATTENTION_V, fwd->v, s->ld_v, k},     {ATTENTION_OUT, fwd->out, s->ld_o, q},
         {ATTENTION_DOUT, b->dout, s->ld_o, q}, {ATTENTION_DQ, b->dq, s->ld_dq, q},
         {ATTENTION_DK, b->dk, s->ld_dk, k},    {ATTENTION_DV, b->dv, s->ld_dv, k}};
     const char *failed = NULL;
     for (; part.first < (s->ragged ? fwd->num_seqs : s->B) && !failed; part.first += plan->piece) {
         const int64_t first = s->ragged ? 0 : part.first * s->T;
-        float *lse = reordered ? (float *)(void *)w.base : of_op + first * (of_op_is_used ? 1 : s->H);
+        float *lse = reordered ? (float *)(void *)w.base : fwd->lse + first * (of_op_is_used ? 1 : s->H);
         void *pointers[ATTENTION_POINTERS] = {[ATTENTION_LSE] = lse,
                                               [ATTENTION_DELTA] =
                                                   w.base + w.delta + (size_t)(first * s->H) * sizeof(float),
@@ -321,14 +319,14 @@ const char *attention_plan_run(const struct attention_plan *plan, struct stream 
             copy_rows(plan, stream, &part, w.base + w.copies, rows, false, pointers);
         else if (s->ragged)
             describe_part(plan, stream, &part, &w, pointers);
-        if (reordered && bwd) attention_part_lse(stream, &part, of_op, lse, true);
+        if (reordered && bwd) attention_part_lse(stream, &part, fwd->lse, lse, true);
         if (s->dropout)
             attention_part_keep(stream, &part, &fwd->dropout, (enum dtype)s->dtype, !s->bidirectional,
                                 pointers[ATTENTION_KEPT], attention_kept_ld(s));
         failed = cudnn_plan_execute(plan->cudnn_plan, cuda_stream_of(stream)->handle, pointers, ATTENTION_POINTERS,
                                     w.base + w.cudnn);
         if (plan->padded && !failed) copy_rows(plan, stream, &part, w.base + w.copies, rows, true, pointers);
-        if (reordered && !bwd && !failed) attention_part_lse(stream, &part, of_op, lse, false);
+        if (reordered && !bwd && !failed) attention_part_lse(stream, &part, fwd->lse, lse, false);
     }
     return failed;
 }

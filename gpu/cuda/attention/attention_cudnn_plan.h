@@ -77,7 +77,7 @@ bool attention_shape_is_aligned(const struct attention_shape *shape); /* rows ar
 /* For a trial: fills what dropout leaves in the workspace with NaN. */
 void attention_plan_spoil(const struct attention_plan *plan, struct stream *stream);
 
-/* Enqueues forward, or with `bwd` backward (fwd: attention_forward_of(bwd)). NULL, or cuDNN's reason of a failure. */
+/* Enqueues forward, or with `bwd` backward (fwd: &bwd->fwd). NULL, or cuDNN's reason of a failure. */
 const char *attention_plan_run(const struct attention_plan *plan, struct stream *stream,
                                const struct attention_fwd_args *fwd, const struct attention_bwd_args *bwd);
 

@@ -214,8 +214,8 @@ __device__ __forceinline__ struct matrix<T> rows_of(const void *tensor, int64_t 
 }
 
 /* state NULL: 0 */
-template <typename Args>
-__device__ __forceinline__ struct matrix<float> state_of(const float *state, const Args &a) {
+__device__ __forceinline__ struct matrix<float>
+state_of(const float *state, const struct delta_rule_fwd_args &a) {
     return {state, static_cast<int>(a.Dv), state ? static_cast<int>(a.Dk) : 0, static_cast<int>(a.Dv), nullptr};
 }
 
@@ -266,9 +266,10 @@ __device__ __forceinline__ void unit_length(float *factors, const struct matrix<
 }
 
 /* The block computes `t` for a chunk of value head h. */
-template <typename T, typename Args>
-__device__ __forceinline__ void load_tokens(struct tokens *t, const Args &a, const struct chunk &at, int64_t h,
-                                            const struct matrix<T> &q, const struct matrix<T> &k)
+template <typename T>
+__device__ __forceinline__ void load_tokens(struct tokens *t, const struct delta_rule_fwd_args &a,
+                                            const struct chunk &at, int64_t h, const struct matrix<T> &q,
+                                            const struct matrix<T> &k)
 {
     const int i = static_cast<int>(threadIdx.x);
     if (i < CHUNK) {
@@ -395,8 +396,8 @@ __device__ __forceinline__ void update_state(struct scan_memory *m, int keys, fl
 }
 
 /* to (Dk, Dv): this slice, whose lane has `column` */
-template <typename Args>
-__device__ __forceinline__ void save_state(float *to, const struct scan_memory *m, const Args &a, int column)
+__device__ __forceinline__ void save_state(float *to, const struct scan_memory *m, const struct delta_rule_fwd_args &a,
+                                           int column)
 {
     for (int d = own_row() / ROWS; d < a.Dk && column < a.Dv; d += CHUNK / ROWS)
         to[d * a.Dv + column] = m->state[d][lane_of_warp()];
@@ -461,19 +462,20 @@ __global__ void __launch_bounds__(THREADS, 2) delta_scan_back_kernel(struct delt
 {
     DYN_SHARED(struct scan_memory, m);
     const struct tokens &t = m->t;
-    const int64_t s = blockIdx.x, h = blockIdx.y, key_head = h / (a.Hv / a.Hk);
-    const int first = static_cast<int>(blockIdx.z) * SLICE, column = first + lane_of_warp(), keys = whole_keys(a.Dk);
-    load_rows(m->state[0], SLICE_LD, state_of(nullptr, a), keys, first, SLICE);
-    for (int64_t index = chunks_of(a.seq_start, s) - 1; index >= 0; index--) {
-        const struct chunk at = chunk_of(a.seq_start, s, index);
-        const matrix<T> q = rows_of<T>(a.q, a.ld_qkv, at, key_head, a.Dk, t.q);
-        const matrix<T> k = rows_of<T>(a.k, a.ld_qkv, at, key_head, a.Dk, t.k);
+    const int64_t s = blockIdx.x, h = blockIdx.y, key_head = h / (a.fwd.Hv / a.fwd.Hk);
+    const int first = static_cast<int>(blockIdx.z) * SLICE, column = first + lane_of_warp(),
+              keys = whole_keys(a.fwd.Dk);
+    load_rows(m->state[0], SLICE_LD, state_of(nullptr, a.fwd), keys, first, SLICE);
+    for (int64_t index = chunks_of(a.fwd.seq_start, s) - 1; index >= 0; index--) {
+        const struct chunk at = chunk_of(a.fwd.seq_start, s, index);
+        const matrix<T> q = rows_of<T>(a.fwd.q, a.fwd.ld_qkv, at, key_head, a.fwd.Dk, t.q);
+        const matrix<T> k = rows_of<T>(a.fwd.k, a.fwd.ld_qkv, at, key_head, a.fwd.Dk, t.k);
         float kk[ROWS][2] = {}, kq[ROWS][2] = {}, own[ROWS][1] = {};
         __syncthreads();
-        save_state(saved.dstates + (at.place * a.Hv + h) * a.Dk * a.Dv, m, a, column);
-        load_tokens(&m->t, a, at, h, q, k);
+        save_state(saved.dstates + (at.place * a.fwd.Hv + h) * a.fwd.Dk * a.fwd.Dv, m, a.fwd, column);
+        load_tokens(&m->t, a.fwd, at, h, q, k);
         load_rows(m->keys[0], KEY_LD, q, CHUNK, 0, keys);
-        load_rows(m->x[0], SLICE_LD, rows_of<T>(a.dout, a.ld_o, at, h, a.Dv), CHUNK, first, SLICE);
+        load_rows(m->x[0], SLICE_LD, rows_of<T>(a.dout, a.fwd.ld_o, at, h, a.fwd.Dv), CHUNK, first, SLICE);
         __syncthreads();
         multiply_rows(m, k, keys, kq, own);
         put_square<true, true>(m->square, t, kq);
@@ -490,9 +492,10 @@ __global__ void __launch_bounds__(THREADS, 2) delta_scan_back_kernel(struct delt
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             const int64_t row = at.row + own_row() + r;
-            if (own_row() + r >= at.count || column >= a.Dv) continue;
-            saved.dr[(row * a.Hv + h) * a.Dv + column] = own[r][0];
-            from_float(t.beta[own_row() + r] * own[r][0], static_cast<T *>(a.dv) + row * a.ld_qkv + h * a.Dv + column);
+            if (own_row() + r >= at.count || column >= a.fwd.Dv) continue;
+            saved.dr[(row * a.fwd.Hv + h) * a.fwd.Dv + column] = own[r][0];
+            from_float(t.beta[own_row() + r] * own[r][0],
+                       static_cast<T *>(a.dv) + row * a.fwd.ld_qkv + h * a.fwd.Dv + column);
         }
         update_state(m, keys, 1, t.minus);
     }
@@ -570,11 +573,12 @@ __device__ __forceinline__ void add_head(struct gradient_memory *m, const struct
                                          const struct matrix<T> &q, const struct matrix<T> &k, float (&dq)[ROWS][KEYS],
                                          float (&dk)[ROWS][KEYS])
 {
-    const int keys = whole_keys(a.Dk), lane = lane_of_warp();
-    const int64_t state = (at.place * a.Hv + h) * a.Dk * a.Dv;
-    const matrix<T> v = rows_of<T>(a.v, a.ld_qkv, at, h, a.Dv), dout = rows_of<T>(a.dout, a.ld_o, at, h, a.Dv);
-    const matrix<float> x = rows_of<float>(saved.x, a.Hv * a.Dv, at, h, a.Dv);
-    const matrix<float> dr = rows_of<float>(saved.dr, a.Hv * a.Dv, at, h, a.Dv);
+    const int keys = whole_keys(a.fwd.Dk), lane = lane_of_warp();
+    const int64_t state = (at.place * a.fwd.Hv + h) * a.fwd.Dk * a.fwd.Dv;
+    const matrix<T> v = rows_of<T>(a.fwd.v, a.fwd.ld_qkv, at, h, a.fwd.Dv),
+                    dout = rows_of<T>(a.dout, a.fwd.ld_o, at, h, a.fwd.Dv);
+    const matrix<float> x = rows_of<float>(saved.x, a.fwd.Hv * a.fwd.Dv, at, h, a.fwd.Dv);
+    const matrix<float> dr = rows_of<float>(saved.dr, a.fwd.Hv * a.fwd.Dv, at, h, a.fwd.Dv);
     float d_qk[ROWS][2] = {}, d_kk[ROWS][2] = {}, end = 0;
     load_rows(m->keys[0], KEY_LD, k, CHUNK, 0, keys);
     each_slice(m, x, CHUNK, [&](int first) {
@@ -591,7 +595,7 @@ __device__ __forceinline__ void add_head(struct gradient_memory *m, const struct
     put_square<false, false>(m->d_kk, m->t, d_kk);
     add_dots(m, -1, -1, dk, k); /* what this head adds to the products counts */
     add_dots(m, -1, 0, dq, q);
-    each_slice(m, state_of(saved.states + state, a), keys, [&](int first) {
+    each_slice(m, state_of(saved.states + state, a.fwd), keys, [&](int first) {
         add_slice(dq, m, times(dout, m->t.from_start), first, keys);
         add_slice(dk, m, times(dr, m->t.minus), first, keys);
     });
@@ -600,10 +604,10 @@ __device__ __forceinline__ void add_head(struct gradient_memory *m, const struct
     add_dots(m, 1, 0, dq, q);
     add_dots(m, 2, 1, dk, k); /* so far dk is from K on the left of products; what follows, from K on the right */
     if (!last)
-        each_slice(m, state_of(saved.dstates + state, a), keys, [&](int first) {
-            const float *const next = saved.states + state + a.Hv * a.Dk * a.Dv + first + lane;
-            for (int d = own_row() / ROWS; d < a.Dk && first + lane < a.Dv; d += CHUNK / ROWS)
-                end += m->slice[d][lane] * next[d * a.Dv];
+        each_slice(m, state_of(saved.dstates + state, a.fwd), keys, [&](int first) {
+            const float *const next = saved.states + state + a.fwd.Hv * a.fwd.Dk * a.fwd.Dv + first + lane;
+            for (int d = own_row() / ROWS; d < a.fwd.Dk && first + lane < a.fwd.Dv; d += CHUNK / ROWS)
+                end += m->slice[d][lane] * next[d * a.fwd.Dv];
             add_slice(dk, m, times(x, m->t.to_end), first, keys);
         });
     __syncthreads();
@@ -622,13 +626,13 @@ template <typename T>
 __device__ __forceinline__ void gradient_gates(struct gradient_memory *m, const struct delta_rule_bwd_args &a,
                                                const struct chunk &at, int64_t h, float *sums)
 {
-    const float rate = expf(to_float(static_cast<const T *>(a.a_log)[h]));
-    const float bias = to_float(static_cast<const T *>(a.dt_bias)[h]);
+    const float rate = expf(to_float(static_cast<const T *>(a.fwd.a_log)[h]));
+    const float bias = to_float(static_cast<const T *>(a.fwd.dt_bias)[h]);
     float dg = 0, da_log = 0, ddt_bias = 0;
     for (int w = 0; w < THREADS / WARP_SIZE; w++) m->dsums[at.count - 1] += m->ends[w];
     for (int i = at.count - 1; i >= 0; i--) {
-        const int64_t place = (at.row + i) * a.ld_ab + h;
-        const float x = to_float(static_cast<const T *>(a.a)[place]) + bias;
+        const int64_t place = (at.row + i) * a.fwd.ld_ab + h;
+        const float x = to_float(static_cast<const T *>(a.fwd.a)[place]) + bias;
         dg += m->dsums[i];
         const float dx = -dg * rate * sigmoid(x);
         from_float(dx, static_cast<T *>(a.da) + place);
@@ -661,29 +665,29 @@ template <typename T>
 __global__ void __launch_bounds__(THREADS, 1) delta_gradients_kernel(struct delta_rule_bwd_args a, struct saved saved)
 {
     DYN_SHARED(struct gradient_memory, m);
-    const int64_t place = blockIdx.x, key_head = blockIdx.y, group = a.Hv / a.Hk;
-    const auto place_of = [&](int64_t s) { return a.seq_start[s] / CHUNK + s; };
-    const int64_t s = last_sequence(a.num_seqs, place, place_of), index = place - place_of(s);
-    const int64_t chunks = chunks_of(a.seq_start, s);
-    float *const sums = saved.sums + place * a.Hv * 2;
+    const int64_t place = blockIdx.x, key_head = blockIdx.y, group = a.fwd.Hv / a.fwd.Hk;
+    const auto place_of = [&](int64_t s) { return a.fwd.seq_start[s] / CHUNK + s; };
+    const int64_t s = last_sequence(a.fwd.num_seqs, place, place_of), index = place - place_of(s);
+    const int64_t chunks = chunks_of(a.fwd.seq_start, s);
+    float *const sums = saved.sums + place * a.fwd.Hv * 2;
     if (index >= chunks) {
         for (int64_t i = threadIdx.x; i < 2 * group; i += THREADS) sums[key_head * group * 2 + i] = 0;
         return;
     }
-    const struct chunk at = chunk_of(a.seq_start, s, index);
-    const matrix<T> q = rows_of<T>(a.q, a.ld_qkv, at, key_head, a.Dk, m->t.q);
-    const matrix<T> k = rows_of<T>(a.k, a.ld_qkv, at, key_head, a.Dk, m->t.k);
+    const struct chunk at = chunk_of(a.fwd.seq_start, s, index);
+    const matrix<T> q = rows_of<T>(a.fwd.q, a.fwd.ld_qkv, at, key_head, a.fwd.Dk, m->t.q);
+    const matrix<T> k = rows_of<T>(a.fwd.k, a.fwd.ld_qkv, at, key_head, a.fwd.Dk, m->t.k);
     float dq[ROWS][KEYS] = {}, dk[ROWS][KEYS] = {};
     for (int64_t h = key_head * group; h < (key_head + 1) * group; h++) {
         __syncthreads();
         if (threadIdx.x < CHUNK) m->dsums[threadIdx.x] = m->dlog_beta[threadIdx.x] = 0;
-        load_tokens(&m->t, a, at, h, q, k);
+        load_tokens(&m->t, a.fwd, at, h, q, k);
         add_head(m, a, saved, at, h, index + 1 == chunks, q, k, dq, dk);
         __syncthreads();
         if (threadIdx.x == 0) gradient_gates<T>(m, a, at, h, sums + h * 2);
     }
-    const int64_t to = at.row * a.ld_qkv + key_head * a.Dk;
-    store_rows(static_cast<T *>(a.dq) + to, dq, q, static_cast<float>(a.Dk));
+    const int64_t to = at.row * a.fwd.ld_qkv + key_head * a.fwd.Dk;
+    store_rows(static_cast<T *>(a.dq) + to, dq, q, static_cast<float>(a.fwd.Dk));
     store_rows(static_cast<T *>(a.dk) + to, dk, k, 1);
 }
 
@@ -692,7 +696,7 @@ __global__ void __launch_bounds__(WARP_SIZE)
     delta_sums_kernel(struct delta_rule_bwd_args a, const float *sums, int64_t chunks)
 {
     float *const to = blockIdx.y ? a.ddt_bias : a.da_log, sum = 0;
-    for (int64_t i = threadIdx.x; i < chunks; i += WARP_SIZE) sum += sums[(i * a.Hv + blockIdx.x) * 2 + blockIdx.y];
+    for (int64_t i = threadIdx.x; i < chunks; i += WARP_SIZE) sum += sums[(i * a.fwd.Hv + blockIdx.x) * 2 + blockIdx.y];
     sum = sum_over_lanes(sum, WARP_SIZE);
     if (threadIdx.x == 0 && to) to[blockIdx.x] = (a.accumulate ? to[blockIdx.x] : 0) + sum;
 }
@@ -747,27 +751,27 @@ void cuda_delta_rule_fwd(struct stream *stream, const struct delta_rule_fwd_args
 
 void cuda_delta_rule_bwd(struct stream *stream, const struct delta_rule_bwd_args *a)
 {
-    const struct delta_rule_fwd_args forward = delta_forward_of(a);
-    const int64_t chunks = cuda_delta_chunks(&forward), state = a->Hv * a->Dk * a->Dv, row = a->Hv * a->Dv;
+    const int64_t chunks = cuda_delta_chunks(&a->fwd), state = a->fwd.Hv * a->fwd.Dk * a->fwd.Dv,
+                  row = a->fwd.Hv * a->fwd.Dv;
     struct cuda_scratch scratch = cuda_scratch_of(stream);
     struct saved saved;
     saved.states = cuda_scratch_take<float>(&scratch, chunks * state);
     saved.dstates = cuda_scratch_take<float>(&scratch, chunks * state);
-    saved.x = cuda_scratch_take<float>(&scratch, a->M * row);
-    saved.dr = cuda_scratch_take<float>(&scratch, a->M * row);
-    saved.sums = cuda_scratch_take<float>(&scratch, 2 * chunks * a->Hv);
-    if (a->M)
-        dispatch(a->dtype, [&](auto type) {
+    saved.x = cuda_scratch_take<float>(&scratch, a->fwd.M * row);
+    saved.dr = cuda_scratch_take<float>(&scratch, a->fwd.M * row);
+    saved.sums = cuda_scratch_take<float>(&scratch, 2 * chunks * a->fwd.Hv);
+    if (a->fwd.M)
+        dispatch(a->fwd.dtype, [&](auto type) {
             using T = decltype(type);
-            const dim3 grid(static_cast<unsigned>(chunks), static_cast<unsigned>(a->Hk));
-            LAUNCH_SHARED(stream, "delta_rule_bwd", delta_scan_kernel<T>, scan_grid(&forward), THREADS,
-                          sizeof(struct scan_memory), forward, saved);
-            LAUNCH_SHARED(stream, "delta_rule_bwd", delta_scan_back_kernel<T>, scan_grid(&forward), THREADS,
+            const dim3 grid(static_cast<unsigned>(chunks), static_cast<unsigned>(a->fwd.Hk));
+            LAUNCH_SHARED(stream, "delta_rule_bwd", delta_scan_kernel<T>, scan_grid(&a->fwd), THREADS,
+                          sizeof(struct scan_memory), a->fwd, saved);
+            LAUNCH_SHARED(stream, "delta_rule_bwd", delta_scan_back_kernel<T>, scan_grid(&a->fwd), THREADS,
                           sizeof(struct scan_memory), *a, saved);
             LAUNCH_SHARED(stream, "delta_rule_bwd", delta_gradients_kernel<T>, grid, THREADS,
                           sizeof(struct gradient_memory), *a, saved);
         });
-    LAUNCH(stream, "delta_rule_bwd", delta_sums_kernel, dim3(static_cast<unsigned>(a->Hv), 2), WARP_SIZE, *a,
-           saved.sums, a->M ? chunks : 0);
+    LAUNCH(stream, "delta_rule_bwd", delta_sums_kernel, dim3(static_cast<unsigned>(a->fwd.Hv), 2), WARP_SIZE, *a,
+           saved.sums, a->fwd.M ? chunks : 0);
 }
 CUDA_MODULE(delta, delta_sums_kernel)

@@ -55,7 +55,7 @@ static void delta_rule_counts_half_of_a_chunks_squares(void **state)
                  tokens = 2.0 * M * (2 * 2 * 8 + 4 * 16 + 2 * 4 + 4 * 16);
     const struct delta_rule_fwd_args fwd = {.dtype = DTYPE_BF16, .M = M, .Hk = 2, .Hv = 4, .Dk = 8, .Dv = 16};
     check(op_cost_delta_rule_fwd(&fwd), heads * (3 * 8 * 16 + half * (2 * 8 + 2 * 16)), tokens);
-    const struct delta_rule_bwd_args bwd = {.dtype = DTYPE_BF16, .M = M, .Hk = 2, .Hv = 4, .Dk = 8, .Dv = 16};
+    const struct delta_rule_bwd_args bwd = {.fwd = fwd};
     check(op_cost_delta_rule_bwd(&bwd), heads * (8 * 8 * 16 + half * (7 * 8 + 5 * 16)),
           2 * tokens - 2.0 * M * 4 * 16); /* no out */
 }

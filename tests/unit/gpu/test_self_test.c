@@ -89,7 +89,7 @@ enum {
     X(delta_chunks, delta_rule_fwd, if (a->max_seq > DELTA_CHUNK) return)                                  \
     X(delta_shared_keys, delta_rule_fwd, if (a->Hv == 2 * a->Hk) return)                                   \
     X(delta_added, delta_rule_bwd, a->accumulate = false)                                                  \
-    X(delta_chunks_bwd, delta_rule_bwd, if (a->max_seq > DELTA_CHUNK) return)                              \
+    X(delta_chunks_bwd, delta_rule_bwd, if (a->fwd.max_seq > DELTA_CHUNK) return)                              \
     X(geglu, linear_fwd, a->gated_gelu = false)                                                            \
     X(geglu_slope, linear_bwd_input, a->gated_gelu = false)                                                \
     X(erf, linear_fwd, a->gelu_erf = false)                                                                \
@@ -112,9 +112,9 @@ enum {
     X(cap, attention_fwd, a->softcap = 0)                                                                  \
     X(large_heads, attention_fwd, if (a->D > 64 && a->D <= 128) return)                                    \
     X(larger_heads, attention_fwd, if (a->D > 128) return)                                                 \
-    X(cap_slope, attention_bwd, a->softcap = 0)                                                            \
-    X(large_heads_bwd, attention_bwd, if (a->D > 64 && a->D <= 128) return)                                \
-    X(larger_heads_bwd, attention_bwd, if (a->D > 128) return)                                             \
+    X(cap_slope, attention_bwd, a->fwd.softcap = 0)                                                            \
+    X(large_heads_bwd, attention_bwd, if (a->fwd.D > 64 && a->fwd.D <= 128) return)                                \
+    X(larger_heads_bwd, attention_bwd, if (a->fwd.D > 128) return)                                             \
     X(decode_heads, attention_decode, if (a->D > 32) return)                                               \
     X(decode_keys, attention_decode, if (a->start > DECODE_KEYS) a->window = DECODE_KEYS)                  \
     X(decode_sinks, attention_decode, a->sinks = NULL)                                                     \

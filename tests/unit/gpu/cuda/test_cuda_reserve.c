@@ -25,8 +25,13 @@ static struct op_limits attention_of(int32_t sequences, int32_t length, enum dty
 {
     struct op_limits limits = {
         .dtype = dtype, .max_tokens = (int64_t)sequences * length, .num_attention = 1, .backward = true};
-    limits.attention[0] = (struct attention_bwd_args){
-        .dtype = dtype, .M = limits.max_tokens, .H = 32, .KV = 8, .D = 128, .num_seqs = sequences, .max_seq = length};
+    limits.attention[0] = (struct attention_bwd_args){.fwd = {.dtype = dtype,
+                                                              .M = limits.max_tokens,
+                                                              .H = 32,
+                                                              .KV = 8,
+                                                              .D = 128,
+                                                              .num_seqs = sequences,
+                                                              .max_seq = length}};
     return limits;
 }
 
@@ -69,8 +74,8 @@ static void ragged_and_unordered_attention_keep_less(void **state)
     assert_int_equal(reserve.parts[CUDA_RESERVE_CUDNN], 8 * 16 * mib + 8 * 2 * 4 * 32 * 1024);
     /* 8192 tokens of up to 4096 sequences: 16 places would do, but only 4 squares of 64 MiB are below 316 MiB */
     limits.attention[0].unordered = false;
-    limits.attention[0].ragged = true;
-    limits.attention[0].num_seqs = 4096;
+    limits.attention[0].fwd.ragged = true;
+    limits.attention[0].fwd.num_seqs = 4096;
     cuda_reserve_fill(&reserve, device, 1, 1, &limits, 0);
     assert_int_equal(reserve.parts[CUDA_RESERVE_CUDNN], 4 * 64 * mib + 4 * 2 * 4 * 32 * 1024);
     limits.attention[0].unordered = true; /* 16 x 16 MiB */

@@ -480,8 +480,8 @@ static void each_shape_of_attention_is_announced_once(void **state)
         assert_int_equal(limits.num_attention, attentions[i].shapes);
         for (int j = 0; j < limits.num_attention; j++) {
             assert_int_equal(limits.attention_layers[j], attentions[i].layers[j]);
-            assert_int_equal(limits.attention[j].window, attentions[i].windows[j]);
-            assert_int_equal(limits.attention[j].D, 8);
+            assert_int_equal(limits.attention[j].fwd.window, attentions[i].windows[j]);
+            assert_int_equal(limits.attention[j].fwd.D, 8);
         }
         transformer_free(t);
         tensor_table_release(&table);

@@ -245,7 +245,8 @@ static void assumptions_take_their_loss_away(void **state)
     weight.ld_x = 24; /* an adapter's */
     assert_int_equal(op_estimate_linear_bwd_weight(&fused, &weight).parts[0].kind, TIME_GEMM_WGRAD);
 
-    struct attention_bwd_args attention = {.dtype = DTYPE_BF16, .M = 8192, .H = 12, .KV = 12, .D = 64, .max_seq = 1024};
+    struct attention_bwd_args attention = {
+        .fwd = {.dtype = DTYPE_BF16, .M = 8192, .H = 12, .KV = 12, .D = 64, .max_seq = 1024}};
     struct assumed_gpu unordered = {.gpu = &h100, .assumptions = 1u << ASSUME_UNORDERED_ATTENTION};
     double ordered = op_estimate_attention_bwd(&settings, &attention).parts[0].expected;
     double workspace = 8192.0 * 1024 * 12 * 2; /* T x T bf16 values for each head */
@@ -286,8 +287,8 @@ static void attention_without_cudnn_takes_longer(void **state)
 {
     (void)state;
     const struct attention_bwd_args backward = {
-        .dtype = DTYPE_BF16, .M = 32768, .H = 32, .KV = 8, .D = 128, .max_seq = 8192};
-    const struct attention_fwd_args forward = attention_forward_of(&backward);
+        .fwd = {.dtype = DTYPE_BF16, .M = 32768, .H = 32, .KV = 8, .D = 128, .max_seq = 8192}};
+    const struct attention_fwd_args forward = backward.fwd;
     struct assumed_gpu own = settings;
     own.attention_obstacle = refused;
     check_near(op_estimate_attention_fwd(&own, &forward).parts[0].expected,
@@ -326,12 +327,12 @@ static void own_attention_takes_longer(void **state)
     assert_int_equal(gpu_catalog_find("a100", &a100, NULL), STATUS_OK);
     const struct assumed_gpu older = {.gpu = &a100};
     struct attention_bwd_args bwd = {
-        .dtype = DTYPE_BF16, .M = 8192, .H = 12, .KV = 12, .D = 64, .max_seq = 1024, .unordered = true};
-    struct attention_fwd_args fwd = attention_forward_of(&bwd);
+        .fwd = {.dtype = DTYPE_BF16, .M = 8192, .H = 12, .KV = 12, .D = 64, .max_seq = 1024}, .unordered = true};
+    struct attention_fwd_args fwd = bwd.fwd;
     const double forward = op_estimate_attention_fwd(&settings, &fwd).parts[0].expected;
     const double backward = op_estimate_attention_bwd(&older, &bwd).parts[0].expected;
     const double on_hopper = op_estimate_attention_bwd(&settings, &bwd).parts[0].expected;
-    fwd.ragged = bwd.ragged = true;
+    fwd.ragged = bwd.fwd.ragged = true;
     check_near(op_estimate_attention_fwd(&settings, &fwd).parts[0].expected, forward, 1e-9);
     check_near(op_estimate_attention_bwd(&older, &bwd).parts[0].expected, 2 * backward, 1e-9);
     check_near(op_estimate_attention_bwd(&settings, &bwd).parts[0].expected, on_hopper, 1e-9);
@@ -346,16 +347,17 @@ static void attention_goes_the_way_that_there_is(void **state)
     assert_int_equal(gpu_catalog_find("a100", &a100, NULL), STATUS_OK);
     assert_int_equal(gpu_catalog_find("b200", &b200, NULL), STATUS_OK);
     const struct assumed_gpu ampere = {.gpu = &a100}, blackwell = {.gpu = &b200};
-    struct attention_bwd_args bwd = {.dtype = DTYPE_BF16, .M = 8192, .H = 12, .KV = 12, .D = 64, .num_seqs = 8};
-    bwd.max_seq = 1024;
-    bwd.ragged = true;
-    struct attention_fwd_args fwd = attention_forward_of(&bwd);
+    struct attention_bwd_args bwd = {
+        .fwd = {.dtype = DTYPE_BF16, .M = 8192, .H = 12, .KV = 12, .D = 64, .num_seqs = 8}};
+    bwd.fwd.max_seq = 1024;
+    bwd.fwd.ragged = true;
+    struct attention_fwd_args fwd = bwd.fwd;
     assert_int_equal(op_estimate_attention_way(&settings, &fwd, true), ATTENTION_BY_CUDNN);
     assert_int_equal(op_estimate_attention_way(&blackwell, &fwd, true), ATTENTION_BY_CUDNN);
     assert_int_equal(op_estimate_attention_way(&ampere, &fwd, false), ATTENTION_BY_CUDNN);
     assert_int_equal(op_estimate_attention_way(&ampere, &fwd, true), ATTENTION_BY_PADDING);
     const double padded = op_estimate_attention_bwd(&ampere, &bwd).parts[0].expected;
-    fwd.num_seqs = bwd.num_seqs = 16;
+    fwd.num_seqs = bwd.fwd.num_seqs = 16;
     assert_int_equal(op_estimate_attention_way(&ampere, &fwd, true), ATTENTION_BY_OWN);
     assert_true(padded < op_estimate_attention_bwd(&ampere, &bwd).parts[0].expected);
     fwd.ragged = false;
@@ -395,15 +397,16 @@ static void experts_do_not_fill_their_tiles(void **state)
 static void dropout_of_weights_takes_time(void **state)
 {
     (void)state;
-    struct attention_bwd_args bwd = {.dtype = DTYPE_BF16, .M = 16384, .H = 12, .KV = 12, .D = 64, .max_seq = 1024};
-    const struct attention_fwd_args fwd = attention_forward_of(&bwd);
+    struct attention_bwd_args bwd = {
+        .fwd = {.dtype = DTYPE_BF16, .M = 16384, .H = 12, .KV = 12, .D = 64, .max_seq = 1024}};
+    const struct attention_fwd_args fwd = bwd.fwd;
     const double forward = op_estimate_attention_fwd(&settings, &fwd).parts[0].expected;
     const double backward = op_estimate_attention_bwd(&settings, &bwd).parts[0].expected;
     struct assumed_gpu own = settings;
     own.attention_obstacle = refused;
     const double own_forward = op_estimate_attention_fwd(&own, &fwd).parts[0].expected;
-    bwd.dropout.threshold = 6554;
-    const struct attention_fwd_args dropped = attention_forward_of(&bwd);
+    bwd.fwd.dropout.threshold = 6554;
+    const struct attention_fwd_args dropped = bwd.fwd;
     const struct op_estimate with = op_estimate_attention_fwd(&settings, &dropped);
     check_near(with.parts[0].expected, forward + 2 * (100.76e6 + 125.83e6) / 2.697e12, 0.01);
     assert_int_equal(with.parts[0].launches, 2);
