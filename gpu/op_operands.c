@@ -12,12 +12,12 @@
 
 /* TENSOR: a shape; ROWS: rows `pitch` apart; TIMES: halves / 2 times a shape; SUM, SUM_ROWS: a result that is added to
  * what is there with `accumulate`; FIXED: one element, or an operand of a fixed meaning. */
-#define TENSOR(op, m, use, type, ...) {offsetof(struct op##_args, m), use, type, {DIMS(op, __VA_ARGS__)}, 0, 0, 0}
-#define ROWS(op, m, use, type, pitch, ...) {offsetof(struct op##_args, m), use, type, {DIMS(op, __VA_ARGS__)}, AT(op, pitch), 0, 0}
-#define TIMES(op, m, use, type, halves, ...) {offsetof(struct op##_args, m), use, type, {DIMS(op, __VA_ARGS__)}, 0, halves, 0}
-#define SUM(op, m, type, ...) {offsetof(struct op##_args, m), INOUT, type, {DIMS(op, __VA_ARGS__)}, 0, 0, AT(op, accumulate)}
-#define SUM_ROWS(op, m, type, pitch, ...) {offsetof(struct op##_args, m), INOUT, type, {DIMS(op, __VA_ARGS__)}, AT(op, pitch), 0, AT(op, accumulate)}
-#define FIXED(op, m, use, type) {offsetof(struct op##_args, m), use, type, {0}, 0, 0, 0}
+#define TENSOR(op, m, use, type, ...) {#m, offsetof(struct op##_args, m), use, type, {DIMS(op, __VA_ARGS__)}, 0, 0, 0}
+#define ROWS(op, m, use, type, pitch, ...) {#m, offsetof(struct op##_args, m), use, type, {DIMS(op, __VA_ARGS__)}, AT(op, pitch), 0, 0}
+#define TIMES(op, m, use, type, halves, ...) {#m, offsetof(struct op##_args, m), use, type, {DIMS(op, __VA_ARGS__)}, 0, halves, 0}
+#define SUM(op, m, type, ...) {#m, offsetof(struct op##_args, m), INOUT, type, {DIMS(op, __VA_ARGS__)}, 0, 0, AT(op, accumulate)}
+#define SUM_ROWS(op, m, type, pitch, ...) {#m, offsetof(struct op##_args, m), INOUT, type, {DIMS(op, __VA_ARGS__)}, AT(op, pitch), 0, AT(op, accumulate)}
+#define FIXED(op, m, use, type) {#m, offsetof(struct op##_args, m), use, type, {0}, 0, 0, 0}
 
 enum {
     IN = OPERAND_READ, OUT = OPERAND_WRITTEN, INOUT = IN | OUT,
@@ -184,7 +184,7 @@ OPERANDS(dequantize) = {TENSOR(dequantize, out, OUT, DT, rows, cols), TENSOR(deq
     TENSOR(dequantize, scales, IN | MAYBE, F32, num_scales),
     TENSOR(dequantize, scale_codes, IN | MAYBE, BYTE, num_scales),
     TENSOR(dequantize, nested_scales, IN | SIDE | MAYBE, F32, num_nested),
-    {offsetof(struct dequantize_args, map), IN | SIDE | MAYBE, F32, {0}, 0, 2 * DYNAMIC_MAP_SIZE, 0},
+    {"map", offsetof(struct dequantize_args, map), IN | SIDE | MAYBE, F32, {0}, 0, 2 * DYNAMIC_MAP_SIZE, 0},
     FIXED(dequantize, offset, IN | SIDE | MAYBE | POSITIVE, F32)};
 OPERANDS(accumulate) = {SUM(accumulate, dst, AT(accumulate, dst_dtype), n),
     TENSOR(accumulate, src, IN, AT(accumulate, src_dtype), n)};
@@ -264,6 +264,18 @@ size_t operand_element(const struct operand *o, const void *args)
            : o->type == OPERAND_INDEX ? sizeof(int32_t)
            : o->type == OPERAND_BYTE  ? 1
                                       : 0;
+}
+
+int64_t operand_rows(const struct operand *o, const void *args)
+{
+    return o->dims[1] ? operand_dim_of(args, o->dims[0]) : 1;
+}
+
+int64_t operand_part(const struct operand *o, const void *args)
+{
+    size_t last = 0;
+    while (last + 1 < COUNT_OF(o->dims) && o->dims[last + 1]) last++;
+    return operand_dim_of(args, o->dims[last]) * (o->halves ? o->halves : 2) / 2;
 }
 
 int64_t operand_numel(const struct operand *o, const void *args, bool padded)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* op_operands.h: one table of what the pointers in the arguments of each op point to: dtype, shape, use. The cost of
- * ops (op_cost.h) and the self-test (self_test.h) derive from it. An op that has no row does not build. */
+ * ops (op_cost.h), the self-test (self_test.h) and the trials of kernels (cuda/autotune.h) derive from it. An op that
+ * has no row does not build. */
 #pragma once
 
 #include "gpu/ops.h"
@@ -48,6 +49,7 @@ enum operand_type {
 };
 
 struct operand {
+    const char *name;
     int16_t member; /* offset of the pointer */
     int16_t use, type;
     int16_t dims[4]; /* the shape: offsets of int64 members, plus one; 0: no more */
@@ -78,6 +80,10 @@ enum dtype operand_dtype(const struct operand *o, const void *args);
 
 /* Bytes of an element; 0 for those of a fixed meaning. */
 size_t operand_element(const struct operand *o, const void *args);
+
+/* Its rows are the first dimension, if it has several, and their parts the last one. */
+int64_t operand_rows(const struct operand *o, const void *args);
+int64_t operand_part(const struct operand *o, const void *args);
 
 /* Elements of the shape; padded: with what lies between rows. */
 int64_t operand_numel(const struct operand *o, const void *args, bool padded);

@@ -10,6 +10,7 @@
 #include "gpu/cuda/cuda_workspace.h"
 #include "gpu/cuda/device_cuda.h"
 #include "gpu/cuda/nvml.h"
+#include "gpu/op_operands.h"
 
 enum { FINALISTS = 6, ROUNDS = 3, REPEATS = 4, SAMPLES = 3 };
 enum kept { OF_REFERENCE, OF_FIRST_RUN, KEPT };
@@ -62,12 +63,22 @@ void autotuner_finish(struct autotuner *t, enum autotune_op op)
 
 /* ---- memory -------------------------------------------------------------- */
 
-struct autotune_tensor *autotune_add(struct autotune_problem *p, void *pointer, enum dtype dtype, int64_t rows,
-                                     int64_t ld)
+void autotune_add(struct autotune_problem *p, void *pointer, enum dtype dtype, int64_t rows, int64_t ld)
 {
-    struct autotune_tensor *tensor = &p->tensors[p->num_tensors++];
-    *tensor = (struct autotune_tensor){.pointer = pointer, .dtype = dtype, .rows = rows, .ld = ld};
-    return tensor;
+    p->tensors[p->num_tensors++] = (struct autotune_tensor){.pointer = pointer, .dtype = dtype, .rows = rows, .ld = ld};
+}
+
+void autotune_add_operands(struct autotune_problem *p, int op, void *args)
+{
+    for (const struct operand *o = op_operands[op].all; o < op_operands[op].all + op_operands[op].count; o++) {
+        if (!operand_element(o, args) || !operand_exists(o, args)) continue;
+        const int64_t rows = operand_rows(o, args);
+        struct autotune_tensor *tensor = &p->tensors[p->num_tensors];
+        autotune_add(p, operand_pointer(o, args), operand_dtype(o, args), rows, operand_numel(o, args, true) / rows);
+        tensor->width = operand_numel(o, args, false) / rows;
+        tensor->part = operand_part(o, args);
+        if (o->use & OPERAND_WRITTEN) tensor->name = o->name;
+    }
 }
 
 static size_t row_bytes(const struct autotune_tensor *tensor)

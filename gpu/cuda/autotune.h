@@ -78,9 +78,12 @@ struct autotune_problem {
     int num_tensors;
 };
 
-/* Adds an operand; the caller fills in what a result has in addition. */
-struct autotune_tensor *autotune_add(struct autotune_problem *problem, void *pointer, enum dtype dtype, int64_t rows,
-                                     int64_t ld);
+/* Adds an operand. */
+void autotune_add(struct autotune_problem *problem, void *pointer, enum dtype dtype, int64_t rows, int64_t ld);
+
+/* Adds what the arguments of an op point to, save what has a fixed meaning. The caller fills in samples and tolerances
+ * of the results. */
+void autotune_add_operands(struct autotune_problem *problem, int op, void *args);
 
 /* Why a candidate is left out. */
 enum autotune_failure {

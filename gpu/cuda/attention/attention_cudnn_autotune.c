@@ -7,6 +7,7 @@
 
 #include "core/core.h"
 #include "gpu/cuda/attention/attention_kernels.h"
+#include "gpu/op_operands.h"
 
 /* ENGINES: that are tried with each size of a piece. */
 enum { ENGINES = 4, CANDIDATES = ENGINES * ATTENTION_PIECES };
@@ -110,45 +111,20 @@ static void attention_describe_candidate(const void *op, int candidate, char *te
              (long long)t->candidates[candidate].piece);
 }
 
-/* A result of `heads` heads; samples are whole sequences. */
-static void add_result(struct autotune_problem *p, const struct attention_shape *s, void *pointer, int64_t M,
-                       int64_t ld, int64_t heads, const char *name)
-{
-    struct autotune_tensor *tensor = autotune_add(p, pointer, (enum dtype)s->dtype, M, ld);
-    tensor->name = name;
-    tensor->width = heads * s->D;
-    tensor->part = s->D;
-    tensor->sampled = s->T;
-    tensor->tolerance = s->dtype == DTYPE_BF16 ? 6e-2 : 1e-2;
-}
-
+/* Samples of results are whole sequences, or of lse a row. */
 static void add_tensors(struct trial *t, struct autotune_problem *p)
 {
     const struct attention_shape *s = &t->plan->shape;
-    const enum dtype dtype = (enum dtype)s->dtype;
-    struct attention_bwd_args *a = &t->args;
-    struct attention_fwd_args *fwd = &a->fwd;
-    const int64_t M = fwd->M;
+    const bool forward = t->plan->direction == ATTENTION_FORWARD;
+    struct attention_fwd_args *fwd = &t->args.fwd;
     autotune_add(p, &fwd->seq_start, DTYPE_F32, t->sequences + 1, 1);
-    autotune_add(p, &fwd->dropout.tokens, DTYPE_F32, s->dropout ? M : 0, 2);
-    autotune_add(p, &fwd->q, dtype, M, s->ld_q);
-    autotune_add(p, &fwd->k, dtype, M, s->ld_k);
-    autotune_add(p, &fwd->v, dtype, M, s->ld_v);
-    if (t->plan->direction == ATTENTION_FORWARD) {
-        add_result(p, s, &fwd->out, M, s->ld_o, s->H, "out");
-        struct autotune_tensor *lse = autotune_add(p, &fwd->lse, DTYPE_F32, s->H, M);
-        lse->name = "lse";
-        lse->width = lse->part = M;
-        lse->sampled = 1;
-        lse->tolerance = 1e-3;
-        return;
+    autotune_add(p, &fwd->dropout.tokens, DTYPE_F32, s->dropout ? fwd->M : 0, 2);
+    autotune_add_operands(p, forward ? OP_attention_fwd : OP_attention_bwd, &t->args);
+    for (struct autotune_tensor *tensor = p->tensors; tensor < p->tensors + p->num_tensors; tensor++) {
+        const bool lse = tensor->dtype == DTYPE_F32;
+        tensor->sampled = lse ? 1 : s->T;
+        tensor->tolerance = lse ? 1e-3 : s->dtype == DTYPE_BF16 ? 6e-2 : 1e-2;
     }
-    autotune_add(p, &fwd->out, dtype, M, s->ld_o);
-    autotune_add(p, &fwd->lse, DTYPE_F32, s->H, M);
-    autotune_add(p, &a->dout, dtype, M, s->ld_o);
-    add_result(p, s, &a->dq, M, s->ld_dq, s->H, "dq");
-    add_result(p, s, &a->dk, M, s->ld_dk, s->KV, "dk");
-    add_result(p, s, &a->dv, M, s->ld_dv, s->KV, "dv");
 }
 
 static void attention_trial_args(struct trial *t)

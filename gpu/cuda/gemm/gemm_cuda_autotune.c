@@ -17,6 +17,7 @@
 #include "gpu/cuda/gemm/gemm_cuda_gated.h"
 #include "gpu/cuda/gemm/gemm_cuda_kernels.h"
 #include "gpu/cuda/gemm/gemm_cuda_plan.h"
+#include "gpu/op_operands.h"
 
 enum { GATED_CANDIDATES = 4, SAMPLE_BYTES = 64 << 10 };
 
@@ -122,11 +123,8 @@ static enum status tune_algorithm(struct tuning *t, const struct gemm_key *key, 
 /* A copy of the op with pointers into scratch memory; those that are NULL stay NULL. */
 struct op_trial {
     struct gemm_plan *plan; /* of the product with the epilogue */
-    struct linear_fwd_args fwd;
-    struct linear_bwd_input_args bwd_input;
-    struct linear_bwd_weight_args bwd_weight;
-    struct grouped_linear_fwd_args grouped;
-    struct gemm_op op;         /* points to one of them */
+    union op_args args;
+    struct gemm_op op;         /* points there */
     struct cudnn_plan **cudnn; /* of the candidates; NULL: the epilogue is cublasLt's */
 };
 
@@ -156,22 +154,10 @@ static void gemm_describe_op(const void *op, int candidate, char *text, size_t s
         snprintf(text + n, size - (size_t)n, " with %s as its epilogue", epilogues[t->plan->key.epilogue]);
 }
 
-/* One way rounds once, the other up to three times; sums have other orders; the library's tanh has about 11 bits. */
-static void add_gemm_tensor(struct autotune_problem *p, void *pointer, enum dtype dtype, int64_t rows, int64_t width,
-                            int64_t ld, const char *name)
-{
-    const int64_t sampled = SAMPLE_BYTES / (ld * (int64_t)dtype_size(dtype));
-    struct autotune_tensor *tensor = autotune_add(p, pointer, dtype, rows, ld);
-    tensor->name = name;
-    tensor->width = tensor->part = width;
-    tensor->sampled = sampled > 1 ? sampled : 1;
-    tensor->tolerance = dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-8;
-}
-
 /* Experts with ever more rows: the last ones have twice the mean. */
 static void split_rows(void *op, struct stream *stream, int candidate)
 {
-    const struct grouped_linear_fwd_args *a = &((struct op_trial *)op)->grouped;
+    const struct grouped_linear_fwd_args *a = &((struct op_trial *)op)->args.grouped_linear_fwd;
     (void)candidate;
     for (int64_t e = 0; e <= a->E; e++) {
         const int32_t first = (int32_t)(a->M * e / a->E * e / a->E);
@@ -179,58 +165,47 @@ static void split_rows(void *op, struct stream *stream, int candidate)
     }
 }
 
-static size_t add_fwd(struct op_trial *t, struct autotune_problem *p, const struct linear_fwd_args *args)
+/* Returns the op's place in OPS_LIST. */
+static int copy_op(struct op_trial *t, const struct gemm_op *op)
 {
-    struct linear_fwd_args *a = &t->fwd;
-    *a = *args;
-    t->op.fwd = a;
-    add_gemm_tensor(p, &a->x, a->dtype, a->M, a->K, a->ld_x ? a->ld_x : a->K, NULL);
-    add_gemm_tensor(p, &a->w, a->dtype, a->N, a->K, a->K, NULL);
-    if (a->bias) add_gemm_tensor(p, &a->bias, a->dtype, 1, a->N, a->N, NULL);
-    add_gemm_tensor(p, &a->y, a->y_dtype, a->M, a->N, a->ld_y ? a->ld_y : a->N, "y");
-    if (a->aux) add_gemm_tensor(p, &a->aux, a->dtype, a->M, a->N, a->N, "aux");
-    if (a->gated) add_gemm_tensor(p, &a->gated, a->dtype, a->M, a->N / 2, a->N / 2, "gated");
-    return 0;
+    union op_args *args = &t->args;
+    if (op->fwd) {
+        args->linear_fwd = *op->fwd;
+        t->op.fwd = &args->linear_fwd;
+        return OP_linear_fwd;
+    }
+    if (op->bwd_input) {
+        args->linear_bwd_input = *op->bwd_input;
+        t->op.bwd_input = &args->linear_bwd_input;
+        return OP_linear_bwd_input;
+    }
+    if (op->bwd_weight) {
+        args->linear_bwd_weight = *op->bwd_weight;
+        t->op.bwd_weight = &args->linear_bwd_weight;
+        return OP_linear_bwd_weight;
+    }
+    args->grouped_linear_fwd = *op->grouped;
+    t->op.grouped = &args->grouped_linear_fwd;
+    return OP_grouped_linear_fwd;
 }
 
-static size_t add_bwd_input(struct op_trial *t, struct autotune_problem *p, const struct linear_bwd_input_args *args)
+/* One way rounds once, the other up to three times; sums have other orders; the library's tanh has about 11 bits. */
+static void add_op(struct op_trial *t, struct autotune_problem *p, const struct gemm_op *op)
 {
-    struct linear_bwd_input_args *a = &t->bwd_input;
-    *a = *args;
-    t->op.bwd_input = a;
-    add_gemm_tensor(p, &a->dy, a->dtype, a->M, a->N, a->ld_dy ? a->ld_dy : a->N, NULL);
-    add_gemm_tensor(p, &a->w, a->dtype, a->N, a->K, a->K, NULL);
-    if (a->gelu_aux) add_gemm_tensor(p, &a->gelu_aux, a->dtype, a->M, a->K, a->K, NULL);
-    add_gemm_tensor(p, &a->dx, a->dtype, a->M, a->K, a->ld_dx ? a->ld_dx : a->K,
-                    a->gate_up ? NULL : "dx"); /* scratch memory next to gate_up */
-    if (a->dbias) add_gemm_tensor(p, &a->dbias, DTYPE_F32, 1, a->K, a->K, "dbias");
-    if (a->gate_up) add_gemm_tensor(p, &a->gate_up, a->dtype, a->M, 2 * a->K, 2 * a->K, "gate_up");
-    return a->dbias ? cuda_column_sums_bytes(a->M, a->K) : 0;
-}
-
-static size_t add_bwd_weight(struct op_trial *t, struct autotune_problem *p, const struct linear_bwd_weight_args *args)
-{
-    struct linear_bwd_weight_args *a = &t->bwd_weight;
-    *a = *args;
-    t->op.bwd_weight = a;
-    add_gemm_tensor(p, &a->dy, a->dtype, a->M, a->N, a->ld_dy ? a->ld_dy : a->N, NULL);
-    add_gemm_tensor(p, &a->x, a->dtype, a->M, a->K, a->ld_x ? a->ld_x : a->K, NULL);
-    add_gemm_tensor(p, &a->dw, a->dw_dtype, a->N, a->K, a->K, "dw");
-    if (a->dbias) add_gemm_tensor(p, &a->dbias, DTYPE_F32, 1, a->N, a->N, "dbias");
-    return a->dbias ? cuda_bias_sums_bytes(a) : 0;
-}
-
-static size_t add_grouped(struct op_trial *t, struct autotune_problem *p, const struct grouped_linear_fwd_args *args)
-{
-    struct grouped_linear_fwd_args *a = &t->grouped;
-    *a = *args;
-    t->op.grouped = a;
-    add_gemm_tensor(p, &a->offsets, DTYPE_F32, a->E + 1, 1, 1, NULL);
-    add_gemm_tensor(p, &a->x, a->dtype, a->M, a->K, a->K, NULL);
-    add_gemm_tensor(p, &a->w, a->dtype, a->E * a->N, a->K, a->K, NULL);
-    add_gemm_tensor(p, &a->y, a->dtype, a->M, a->N, a->N, "y");
+    autotune_add_operands(p, copy_op(t, op), &t->args);
+    for (struct autotune_tensor *tensor = p->tensors; tensor < p->tensors + p->num_tensors; tensor++) {
+        const int64_t rows = SAMPLE_BYTES / (tensor->ld * (int64_t)dtype_size(tensor->dtype));
+        tensor->sampled = rows > 1 ? rows : 1;
+        tensor->tolerance = tensor->dtype == DTYPE_BF16 ? 0x1p-6 : 0x1p-8;
+        if (op->bwd_input && op->bwd_input->gate_up && tensor->pointer == &t->args.linear_bwd_input.dx)
+            tensor->name = NULL; /* scratch memory next to gate_up */
+    }
+    if (op->bwd_input && op->bwd_input->dbias)
+        p->workspace += cuda_column_sums_bytes(op->bwd_input->M, op->bwd_input->K);
+    if (op->bwd_weight && op->bwd_weight->dbias) p->workspace += cuda_bias_sums_bytes(op->bwd_weight);
+    if (!op->grouped) return;
+    autotune_add(p, &t->args.grouped_linear_fwd.offsets, DTYPE_F32, op->grouped->E + 1, 1);
     p->prepare = split_rows;
-    return 0;
 }
 
 /* Compares and times the op's candidates and the op without the epilogue, and keeps the best in the cache. */
@@ -244,10 +219,7 @@ static enum status tune_op(struct tuning *t, struct op_trial *o, const struct ge
     p->run = gemm_run_op;
     p->describe = gemm_describe_op;
     p->workspace = t->gemm->rules.workspace;
-    p->workspace += op->fwd         ? add_fwd(o, p, op->fwd)
-                    : op->grouped   ? add_grouped(o, p, op->grouped)
-                    : op->bwd_input ? add_bwd_input(o, p, op->bwd_input)
-                                    : add_bwd_weight(o, p, op->bwd_weight);
+    add_op(o, p, op);
     ASSERT(t->gemm->forced == GEMM_UNTUNED);
     TRY(autotune(t->tuner, p, candidates, count, best, err));
     o->plan->fusion = before;
