@@ -3,6 +3,11 @@
 #include "core/env_switch.h"
 #include "gpu/device_backend.h"
 
+static const struct device_backend *device_backend_of(const struct device *device)
+{
+    return ((const struct device_private *)device->private_)->backend;
+}
+
 enum status device_cuda_wants_tf32(bool *wants, struct error *err)
 {
     return env_switch("ZTRAIN_CUDA_TF32", "fp32 products use TF32", wants, err);

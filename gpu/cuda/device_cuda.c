@@ -15,7 +15,7 @@
 #include <omp.h>
 #endif
 
-static void cuda_close(struct device *device)
+void cuda_device_close(struct device *device)
 {
     struct cuda_device *cuda = device->private_;
     gemm_cuda_free(cuda->gemm); /* first: it has plans of attention's cuDNN */
@@ -25,21 +25,8 @@ static void cuda_close(struct device *device)
     free(cuda);
 }
 
-/* clang-format off */
-static const struct device_backend cuda_backend = {
-    .close = cuda_close, .alloc = cuda_alloc, .free = cuda_free, .available = cuda_available,
-    .alloc_host = cuda_alloc_host, .free_host = cuda_free_host, .pin = cuda_pin, .prepare = ops_cuda_prepare,
-    .choices = gemm_cuda_choices, .take_choices = gemm_cuda_take_choices, .workspace_bytes = ops_cuda_workspace_bytes,
-    .describe = attention_cudnn_describe, .avoid = gemm_cuda_avoid,
-    .leave_multiprocessors = gemm_cuda_leave_multiprocessors, .fix_kernels = gemm_cuda_fix_kernels,
-    .attention_obstacle = attention_cudnn_obstacle, .check = cuda_device_check, .stream_new = cuda_stream_new,
-    .stream_free = cuda_stream_free, .submit = cuda_submit, .sync = cuda_sync, .copy = cuda_copy,
-    .copy_in_order = cuda_copy_in_order, .fill_zero = cuda_fill_zero, .fill_noise = cuda_fill_noise,
-    .event_new = cuda_event_new, .event_elapsed = cuda_event_elapsed, .event_free = cuda_event_free,
-    .event_record = cuda_event_record, .event_wait = cuda_event_wait, .event_sync = cuda_event_sync,
-    .is_capturing = cuda_is_capturing, .graph_begin = cuda_graph_begin, .graph_end = cuda_graph_end,
-    .graph_launch = cuda_graph_launch, .graph_free = cuda_graph_free};
-/* clang-format on */
+#define CUDA_BACKEND_MEMBER(type, name, parameters) .name = cuda_device_##name,
+static const struct device_backend cuda_backend = {DEVICE_BACKEND_LIST(CUDA_BACKEND_MEMBER)};
 
 /* ---- finding GPUs -------------------------------------------------------- */
 
@@ -210,6 +197,6 @@ enum status device_cuda_open(int index, int threads, struct device **device, str
     *device = &cuda->device;
     return STATUS_OK;
 fail:
-    cuda_close(&cuda->device);
+    cuda_device_close(&cuda->device);
     return status;
 }

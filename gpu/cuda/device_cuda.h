@@ -97,37 +97,9 @@ cudaError_t cuda_call_end(cudaError_t code);
 #define cuda_check(cuda, call, what) cuda_check_code(cuda, CUDA_CALL(call), what)
 bool cuda_check_code(struct cuda_device *cuda, cudaError_t code, const char *what);
 
-/* ---- the backend's entries: see device.h --------------------------------- */
-
-enum status cuda_device_check(struct device *device, struct error *err);
-
-enum status cuda_alloc(struct device *device, size_t bytes, void **memory, struct error *err);
-bool cuda_available(struct device *device, size_t *bytes);
-void cuda_free(struct device *device, void *memory, size_t bytes);
-enum status cuda_alloc_host(struct device *device, size_t bytes, void **memory, struct error *err);
-void cuda_free_host(struct device *device, void *memory, size_t bytes);
-enum status cuda_pin(struct device *device, void *memory, size_t bytes, struct error *err);
-
-enum status cuda_stream_new(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err);
-void cuda_stream_free(struct stream *stream);
-void cuda_submit(struct stream *stream, void (*function)(void *argument), const void *argument, size_t size);
-void cuda_sync(struct stream *stream);
-void cuda_copy(struct stream *stream, void *dst, const void *src, size_t bytes);
-void cuda_copy_in_order(struct stream *stream, void *dst, const void *src, size_t bytes);
-void cuda_fill_zero(struct stream *stream, void *dst, size_t bytes);
-
-enum status cuda_event_new(struct device *device, bool timed, struct event **event, struct error *err);
-void cuda_event_free(struct event *event);
-void cuda_event_record(struct event *event, struct stream *stream);
-void cuda_event_wait(struct stream *stream, struct event *event);
-void cuda_event_sync(struct event *event);
-bool cuda_event_elapsed(struct event *from, struct event *to, double *seconds);
-
-bool cuda_is_capturing(const struct device *device);
-enum status cuda_graph_begin(struct stream *const *streams, int count, struct graph **graph, struct error *err);
-enum status cuda_graph_end(struct graph *graph, struct error *err);
-void cuda_graph_launch(struct graph *graph);
-void cuda_graph_free(struct graph *graph);
+/* The backend's entries. */
+#define CUDA_DEVICE_ENTRY(type, name, parameters) type cuda_device_##name parameters;
+DEVICE_BACKEND_LIST(CUDA_DEVICE_ENTRY)
 
 /* ---- what they share ----------------------------------------------------- */
 
@@ -140,11 +112,5 @@ void cuda_disown(struct cuda_device *cuda, const void *memory);
 
 /* The number of the capture in progress, from 1; 0: there is none. */
 uint64_t cuda_capture_number(const struct cuda_device *cuda);
-
-/* Marks a point of the stream, and waits where too many marks are not reached: so far the host may run ahead. */
-void cuda_stream_mark(struct cuda_stream *stream);
-
-/* The host waits for the event; `work` names the work that it waited for, in errors. */
-void cuda_wait_event(struct cuda_device *cuda, cudaEvent_t event, const char *work);
 
 __END_DECLS

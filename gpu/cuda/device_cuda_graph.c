@@ -26,7 +26,7 @@ static struct cuda_graph *cuda_graph_of(struct graph *graph)
     return (struct cuda_graph *)graph;
 }
 
-bool cuda_is_capturing(const struct device *device)
+bool cuda_device_is_capturing(const struct device *device)
 {
     return ((const struct cuda_device *)device->private_)->capturing != NULL;
 }
@@ -61,7 +61,7 @@ static void fork_streams(struct cuda_graph *g)
         cuda_check(cuda, cudaStreamWaitEvent(g->streams[i]->handle, g->points[0], 0), "forking a graph's streams");
 }
 
-void cuda_graph_free(struct graph *graph)
+void cuda_device_graph_free(struct graph *graph)
 {
     struct cuda_graph *g = cuda_graph_of(graph);
     for (int i = 0; i < g->count; i++)
@@ -70,7 +70,7 @@ void cuda_graph_free(struct graph *graph)
     free(g);
 }
 
-enum status cuda_graph_begin(struct stream *const *streams, int count, struct graph **graph, struct error *err)
+enum status cuda_device_graph_begin(struct stream *const *streams, int count, struct graph **graph, struct error *err)
 {
     static uint64_t captures; /* only the thread that uses the device counts */
     struct cuda_device *cuda = cuda_device_of(streams[0]);
@@ -87,7 +87,7 @@ enum status cuda_graph_begin(struct stream *const *streams, int count, struct gr
         code = CUDA_CALL(cudaStreamBeginCapture(g->streams[0]->handle, cudaStreamCaptureModeThreadLocal));
     if (code != cudaSuccess) {
         cudaGetLastError(); /* not a failure of the device */
-        cuda_graph_free(&g->base);
+        cuda_device_graph_free(&g->base);
         return error_set(err, STATUS_DEVICE, "cannot capture a graph on GPU %d: %s", cuda->index,
                          cudaGetErrorString(code));
     }
@@ -107,7 +107,7 @@ static void instantiate(struct cuda_graph *g, cudaGraph_t captured)
     heartbeat_slow_end(&slow);
 }
 
-enum status cuda_graph_end(struct graph *graph, struct error *err)
+enum status cuda_device_graph_end(struct graph *graph, struct error *err)
 {
     struct cuda_graph *g = cuda_graph_of(graph);
     struct cuda_device *cuda = g->base.device->private_;
@@ -123,11 +123,11 @@ enum status cuda_graph_end(struct graph *graph, struct error *err)
     cudaGetLastError(); /* a failed capture is not a failure of the device */
     error_set(err, STATUS_DEVICE, "%s", cuda->capture_error.text);
     error_prefix(err, "a graph cannot be captured");
-    cuda_graph_free(graph);
+    cuda_device_graph_free(graph);
     return STATUS_DEVICE;
 }
 
-void cuda_graph_launch(struct graph *graph)
+void cuda_device_graph_launch(struct graph *graph)
 {
     struct cuda_graph *g = cuda_graph_of(graph);
     ASSERT(g->executable);

@@ -79,7 +79,7 @@ enum status cuda_adopt(struct cuda_device *cuda, void *memory, size_t bytes, str
     return STATUS_OK;
 }
 
-enum status cuda_alloc(struct device *device, size_t bytes, void **memory, struct error *err)
+enum status cuda_device_alloc(struct device *device, size_t bytes, void **memory, struct error *err)
 {
     struct cuda_device *cuda = device->private_;
     size_t available = 0, total = 0;
@@ -99,7 +99,7 @@ enum status cuda_alloc(struct device *device, size_t bytes, void **memory, struc
                            "or more ranks; nvidia-smi shows the other processes on the GPU");
 }
 
-bool cuda_available(struct device *device, size_t *bytes)
+bool cuda_device_available(struct device *device, size_t *bytes)
 {
     size_t total;
     (void)device;
@@ -108,7 +108,7 @@ bool cuda_available(struct device *device, size_t *bytes)
     return false;
 }
 
-void cuda_free(struct device *device, void *memory, size_t bytes)
+void cuda_device_free(struct device *device, void *memory, size_t bytes)
 {
     (void)bytes;
     cuda_disown(device->private_, memory);
@@ -144,7 +144,7 @@ static void unpin(struct cuda_device *cuda, void *memory, size_t bytes)
     }
 }
 
-enum status cuda_pin(struct device *device, void *memory, size_t bytes, struct error *err)
+enum status cuda_device_pin(struct device *device, void *memory, size_t bytes, struct error *err)
 {
     struct cuda_device *cuda = device->private_;
     double reported = seconds_now();
@@ -191,18 +191,18 @@ static enum status alloc_by_cuda(struct cuda_device *cuda, size_t bytes, void **
 }
 
 /* Some systems pin CUDA's own memory, but no other. */
-enum status cuda_alloc_host(struct device *device, size_t bytes, void **memory, struct error *err)
+enum status cuda_device_alloc_host(struct device *device, size_t bytes, void **memory, struct error *err)
 {
     if (bytes >= pieces_from) {
         TRY(host_pages_new(bytes, memory, err));
-        if (cuda_pin(device, *memory, bytes, err) == STATUS_OK) return STATUS_OK;
+        if (cuda_device_pin(device, *memory, bytes, err) == STATUS_OK) return STATUS_OK;
         host_pages_free(*memory, bytes);
         log_info("CUDA allocates %.3f GiB of pinned host memory itself: %s", in_gib(bytes), err->text);
     }
     return alloc_by_cuda(device->private_, bytes, memory, err);
 }
 
-void cuda_free_host(struct device *device, void *memory, size_t bytes)
+void cuda_device_free_host(struct device *device, void *memory, size_t bytes)
 {
     struct cuda_device *cuda = device->private_;
     if (range_at(cuda, memory).registered) {

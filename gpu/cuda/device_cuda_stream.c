@@ -37,13 +37,6 @@ struct cuda_staging {
     struct closure ring[RING_SLOTS];
 };
 
-/* ---- waiting for the GPU ------------------------------------------------- */
-
-void cuda_wait_event(struct cuda_device *cuda, cudaEvent_t event, const char *work)
-{
-    cuda_check(cuda, cudaEventSynchronize(event), work);
-}
-
 /* ---- streams ------------------------------------------------------------- */
 
 static cudaEvent_t *event_of(struct cuda_staging *s, int i)
@@ -56,7 +49,7 @@ static enum status stream_staging_new(struct cuda_device *cuda, struct cuda_stag
     struct cuda_staging *s = *staging = memory_zeroed(1, sizeof *s);
     pthread_mutex_init(&s->mutex, NULL);
     condition_init(&s->room);
-    TRY(cuda_alloc_host(&cuda->device, (size_t)SLOTS * SLOT_BYTES, (void **)&s->slots, err));
+    TRY(cuda_device_alloc_host(&cuda->device, (size_t)SLOTS * SLOT_BYTES, (void **)&s->slots, err));
     for (int i = 0; i < SLOTS + MARKERS; i++) {
         cudaError_t code =
             CUDA_CALL(cudaEventCreateWithFlags(event_of(s, i), cudaEventBlockingSync | cudaEventDisableTiming));
@@ -72,13 +65,13 @@ static void stream_staging_free(struct cuda_device *cuda, struct cuda_staging *s
     if (!s) return;
     for (int i = 0; i < SLOTS + MARKERS; i++)
         if (*event_of(s, i)) CUDA_CALL(cudaEventDestroy(*event_of(s, i)));
-    if (s->slots) cuda_free_host(&cuda->device, s->slots, (size_t)SLOTS * SLOT_BYTES);
+    if (s->slots) cuda_device_free_host(&cuda->device, s->slots, (size_t)SLOTS * SLOT_BYTES);
     pthread_cond_destroy(&s->room);
     pthread_mutex_destroy(&s->mutex);
     free(s);
 }
 
-void cuda_stream_free(struct stream *stream)
+void cuda_device_stream_free(struct stream *stream)
 {
     struct cuda_stream *s = cuda_stream_of(stream);
     struct cuda_device *cuda = cuda_device_of(stream);
@@ -90,7 +83,8 @@ void cuda_stream_free(struct stream *stream)
     free(s);
 }
 
-enum status cuda_stream_new(struct device *device, enum stream_kind kind, struct stream **stream, struct error *err)
+enum status cuda_device_stream_new(struct device *device, enum stream_kind kind, struct stream **stream,
+                                   struct error *err)
 {
     enum status status;
     int least = 0, greatest = 0;
@@ -110,7 +104,7 @@ enum status cuda_stream_new(struct device *device, enum stream_kind kind, struct
     *stream = &s->base;
     return STATUS_OK;
 fail:
-    cuda_stream_free(&s->base);
+    cuda_device_stream_free(&s->base);
     return status;
 }
 
@@ -148,11 +142,11 @@ static bool wait_for_room(struct cuda_stream *stream)
     }
 }
 
-void cuda_submit(struct stream *stream, void (*function)(void *argument), const void *argument, size_t size)
+void cuda_device_submit(struct stream *stream, void (*function)(void *argument), const void *argument, size_t size)
 {
     struct cuda_stream *c = cuda_stream_of(stream);
     struct cuda_staging *s = c->staging;
-    if (cuda_is_capturing(stream->device)) {
+    if (cuda_device_is_capturing(stream->device)) {
         cuda_fail(cuda_device_of(stream), "a host function cannot be captured");
         return;
     }
@@ -171,22 +165,24 @@ void cuda_submit(struct stream *stream, void (*function)(void *argument), const 
     }
 }
 
-void cuda_sync(struct stream *stream)
+void cuda_device_sync(struct stream *stream)
 {
     struct cuda_stream *c = cuda_stream_of(stream);
     struct cuda_staging *s = c->staging;
-    ASSERT(!cuda_is_capturing(stream->device));
+    ASSERT(!cuda_device_is_capturing(stream->device));
     for (; s->marker_seen < s->marker_next; s->marker_seen++)
-        cuda_wait_event(cuda_device_of(stream), s->markers[s->marker_seen % MARKERS], "work of a stream");
+        cuda_check(cuda_device_of(stream), cudaEventSynchronize(s->markers[s->marker_seen % MARKERS]),
+                   "work of a stream");
     cuda_check(cuda_device_of(stream), cudaStreamSynchronize(c->handle), "work of a stream");
 }
 
-void cuda_stream_mark(struct cuda_stream *stream)
+/* Marks a point of the stream, and waits where too many marks are not reached: so far the host may run ahead. */
+static void cuda_stream_mark(struct cuda_stream *stream)
 {
     struct cuda_device *cuda = cuda_device_of(&stream->base);
     struct cuda_staging *s = stream->staging;
     if (s->marker_next - s->marker_seen == MARKERS)
-        cuda_wait_event(cuda, s->markers[s->marker_seen++ % MARKERS], "work of a stream");
+        cuda_check(cuda, cudaEventSynchronize(s->markers[s->marker_seen++ % MARKERS]), "work of a stream");
     cuda_check(cuda, cudaEventRecord(s->markers[s->marker_next++ % MARKERS], stream->handle), "recording an event");
 }
 
@@ -231,50 +227,50 @@ static void staged_copy(struct stream *stream, void *dst, const void *src, size_
         const size_t n = bytes - at < SLOT_BYTES ? bytes - at : SLOT_BYTES, i = s->slot_next++ % SLOTS;
         char *slot = s->slots + i * SLOT_BYTES;
         const struct host_copy filled = {slot, (const char *)src + at, n}, emptied = {(char *)dst + at, slot, n};
-        if (!in_order) cuda_wait_event(cuda, s->slot_free[i], "a staged copy");
+        if (!in_order) cuda_check(cuda, cudaEventSynchronize(s->slot_free[i]), "a staged copy");
         if (from_gpu)
             direct_copy(stream, slot, filled.src, n);
         else if (in_order)
-            cuda_submit(stream, cuda_stream_host_copy, &filled, sizeof filled);
+            cuda_device_submit(stream, cuda_stream_host_copy, &filled, sizeof filled);
         else
             memcpy(slot, filled.src, n);
         if (to_gpu)
             direct_copy(stream, emptied.dst, slot, n);
         else
-            cuda_submit(stream, cuda_stream_host_copy, &emptied, sizeof emptied);
+            cuda_device_submit(stream, cuda_stream_host_copy, &emptied, sizeof emptied);
         cuda_check(cuda, cudaEventRecord(s->slot_free[i], c->handle), "a staged copy");
     }
 }
 
-void cuda_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
+void cuda_device_copy(struct stream *stream, void *dst, const void *src, size_t bytes)
 {
     struct cuda_device *cuda = cuda_device_of(stream);
     if (cuda_reach(cuda, dst) && cuda_reach(cuda, src))
         direct_copy(stream, dst, src, bytes);
-    else if (cuda_is_capturing(stream->device))
+    else if (cuda_device_is_capturing(stream->device))
         cuda_fail(cuda, "a copy of memory that the GPU does not reach cannot be captured");
     else
         staged_copy(stream, dst, src, bytes, false);
 }
 
-void cuda_copy_in_order(struct stream *stream, void *dst, const void *src, size_t bytes)
+void cuda_device_copy_in_order(struct stream *stream, void *dst, const void *src, size_t bytes)
 {
     struct cuda_device *cuda = cuda_device_of(stream);
     if (cuda_reach(cuda, src)) {
-        cuda_copy(stream, dst, src, bytes);
+        cuda_device_copy(stream, dst, src, bytes);
         return;
     }
-    ASSERT(cuda_reach(cuda, dst) && !cuda_is_capturing(stream->device));
+    ASSERT(cuda_reach(cuda, dst) && !cuda_device_is_capturing(stream->device));
     staged_copy(stream, dst, src, bytes, true);
 }
 
-void cuda_fill_zero(struct stream *stream, void *dst, size_t bytes)
+void cuda_device_fill_zero(struct stream *stream, void *dst, size_t bytes)
 {
     struct cuda_stream *c = cuda_stream_of(stream);
     struct cuda_device *cuda = cuda_device_of(stream);
     struct host_copy fill = {dst, NULL, bytes};
     if (!cuda_reach(cuda, dst))
-        cuda_submit(stream, cuda_stream_host_copy, &fill, sizeof fill);
+        cuda_device_submit(stream, cuda_stream_host_copy, &fill, sizeof fill);
     else
         for (size_t n; fill.bytes > 0; fill.dst += n, fill.bytes -= n) {
             const size_t reach = cuda_reach(cuda, fill.dst);
@@ -287,7 +283,7 @@ void cuda_fill_zero(struct stream *stream, void *dst, size_t bytes)
 /* ---- events -------------------------------------------------------------- */
 
 /* In a capture only events recorded in it are waited for, outside only those of outside: CUDA refuses others. */
-enum status cuda_event_new(struct device *device, bool timed, struct event **event, struct error *err)
+enum status cuda_device_event_new(struct device *device, bool timed, struct event **event, struct error *err)
 {
     struct cuda_event *e = memory_zeroed(1, sizeof *e);
     e->base.device = device;
@@ -303,14 +299,14 @@ enum status cuda_event_new(struct device *device, bool timed, struct event **eve
     return STATUS_OK;
 }
 
-void cuda_event_sync(struct event *event)
+void cuda_device_event_sync(struct event *event)
 {
     struct cuda_event *e = (struct cuda_event *)event;
-    ASSERT(!e->capture && !cuda_is_capturing(event->device));
-    cuda_wait_event(event->device->private_, e->handle, "work before an event");
+    ASSERT(!e->capture && !cuda_device_is_capturing(event->device));
+    cuda_check(event->device->private_, cudaEventSynchronize(e->handle), "work before an event");
 }
 
-bool cuda_event_elapsed(struct event *from, struct event *to, double *seconds)
+bool cuda_device_event_elapsed(struct event *from, struct event *to, double *seconds)
 {
     float milliseconds;
     struct cuda_device *cuda = from->device->private_;
@@ -324,15 +320,15 @@ bool cuda_event_elapsed(struct event *from, struct event *to, double *seconds)
     return true;
 }
 
-void cuda_event_free(struct event *event)
+void cuda_device_event_free(struct event *event)
 {
     struct cuda_event *e = (struct cuda_event *)event;
-    if (!e->capture) cuda_event_sync(event);
+    if (!e->capture) cuda_device_event_sync(event);
     CUDA_CALL(cudaEventDestroy(e->handle));
     free(e);
 }
 
-void cuda_event_record(struct event *event, struct stream *stream)
+void cuda_device_event_record(struct event *event, struct stream *stream)
 {
     struct cuda_stream *c = cuda_stream_of(stream);
     struct cuda_device *cuda = cuda_device_of(stream);
@@ -344,7 +340,7 @@ void cuda_event_record(struct event *event, struct stream *stream)
     if (!capture) cuda_stream_mark(c);
 }
 
-void cuda_event_wait(struct stream *stream, struct event *event)
+void cuda_device_event_wait(struct stream *stream, struct event *event)
 {
     struct cuda_stream *c = cuda_stream_of(stream);
     struct cuda_device *cuda = cuda_device_of(stream);

@@ -14,15 +14,10 @@ __BEGIN_DECLS
 OPS_LIST(OPS_CUDA_LAUNCHER)
 #undef OPS_CUDA_LAUNCHER
 
-void cuda_fill_noise(struct stream *stream, void *dst, enum dtype dtype, size_t count, uint32_t seed);
-
-/* The table, the workspace that every op within the limits can run with (gpu/cuda/cuda_workspace.h, or cuDNN's), and
- * ops_prepare(). */
 extern const struct op_table ops_cuda_table;
-size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *limits);
+
 /* Loads the kernels' modules, before anything is launched: later, a module that the driver has to compile would look
  * like a hang. */
 enum status ops_cuda_load(struct cuda_device *cuda, struct error *err);
-enum status ops_cuda_prepare(struct device *device, const struct linear_products *products, struct error *err);
 
 __END_DECLS

@@ -245,7 +245,8 @@ enum status attention_cudnn_prepare(struct attention_cudnn *a, struct autotuner 
     return STATUS_OK;
 }
 
-const char *attention_cudnn_obstacle(struct device *device, const struct attention_fwd_args *args, bool backward)
+/* Why cuDNN does not compute an announced attention. NULL: it does, or ZTRAIN_CUDA_ATTENTION=own. */
+const char *cuda_device_attention_obstacle(struct device *device, const struct attention_fwd_args *args, bool backward)
 {
     const struct attention_cudnn *a = ((struct cuda_device *)device->private_)->attention;
     const struct attention_shape s = attention_shape_fwd(args);
@@ -256,7 +257,8 @@ const char *attention_cudnn_obstacle(struct device *device, const struct attenti
     return NULL;
 }
 
-void attention_cudnn_describe(struct device *device, char *text, size_t size)
+/* "attention: cuDNN for 4 of 6 shapes, ztrain's kernels for the others" */
+void cuda_device_describe(struct device *device, char *text, size_t size)
 {
     const struct attention_cudnn *a = ((struct cuda_device *)device->private_)->attention;
     int used = 0, all = 0;

@@ -23,9 +23,3 @@ enum status attention_cudnn_autotune(struct attention_cudnn *attention, struct a
 
 /* Verifies the plans that were not tuned now against ztrain's kernels. Logs what computes each shape, and why. */
 enum status attention_cudnn_prepare(struct attention_cudnn *attention, struct autotuner *tuner, struct error *err);
-
-/* Why cuDNN does not compute an announced attention (borrowed). NULL: it does, or ZTRAIN_CUDA_ATTENTION=own. */
-const char *attention_cudnn_obstacle(struct device *device, const struct attention_fwd_args *args, bool backward);
-
-/* One line for people: "attention: cuDNN for 4 of 6 shapes, ztrain's kernels for the others". */
-void attention_cudnn_describe(struct device *device, char *text, size_t size);

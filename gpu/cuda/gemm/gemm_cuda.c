@@ -55,19 +55,19 @@ static struct gemm_cuda *gemm_of(const struct device *device)
     return ((const struct cuda_device *)device->private_)->gemm;
 }
 
-void gemm_cuda_avoid(struct device *device, unsigned parts)
+void cuda_device_avoid(struct device *device, unsigned parts)
 {
     if (parts & DEVICE_EPILOGUES) gemm_of(device)->forced = GEMM_UNFUSED;
 }
 
-void gemm_cuda_leave_multiprocessors(struct device *device, int count)
+void cuda_device_leave_multiprocessors(struct device *device, int count)
 {
     ASSERT(count > 0 && count < device->multiprocessors);
     device->multiprocessors_left = count;
     gemm_of(device)->rules.sm_target = device->multiprocessors - count;
 }
 
-enum status gemm_cuda_fix_kernels(struct device *device, struct error *err)
+enum status cuda_device_fix_kernels(struct device *device, struct error *err)
 {
     static const char *const words[] = {"again"};
     struct gemm_cuda *g = gemm_of(device);
@@ -83,12 +83,12 @@ enum status gemm_cuda_fix_kernels(struct device *device, struct error *err)
     return STATUS_OK;
 }
 
-char *gemm_cuda_choices(struct device *device)
+char *cuda_device_choices(struct device *device)
 {
     return autotune_cache_export(gemm_of(device)->cache);
 }
 
-void gemm_cuda_take_choices(struct device *device, const char *text, bool complete)
+void cuda_device_take_choices(struct device *device, const char *text, bool complete)
 {
     autotune_cache_import(gemm_of(device)->cache, text, complete);
 }

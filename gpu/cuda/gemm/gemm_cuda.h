@@ -11,13 +11,6 @@
 enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, struct error *err);
 void gemm_cuda_free(struct gemm_cuda *gemm); /* may be NULL */
 
-/* The backend's entries. */
-void gemm_cuda_avoid(struct device *device, unsigned parts);
-void gemm_cuda_leave_multiprocessors(struct device *device, int count);
-enum status gemm_cuda_fix_kernels(struct device *device, struct error *err);
-char *gemm_cuda_choices(struct device *device);
-void gemm_cuda_take_choices(struct device *device, const char *text, bool complete);
-
 /* Takes the configs of products with SwiGLU that rank 0 has tuned: before the cache is locked, because cuDNN compiles
  * for about a second each, and the ranks of a machine do it at the same time. */
 void gemm_cuda_take_imported(struct gemm_cuda *gemm, const struct linear_products *products);

@@ -54,7 +54,7 @@ enum status ops_cuda_load(struct cuda_device *cuda, struct error *err)
     return STATUS_OK;
 }
 
-size_t ops_cuda_workspace_bytes(struct device *device, const struct op_limits *limits)
+size_t cuda_device_workspace_bytes(struct device *device, const struct op_limits *limits)
 {
     const struct cuda_device *cuda = device->private_;
     const size_t own = cuda_workspace_bytes(limits, device->memory_bytes);
@@ -74,7 +74,7 @@ static enum status tune_ops(struct cuda_device *cuda, struct autotuner *tuner, c
     return status;
 }
 
-enum status ops_cuda_prepare(struct device *device, const struct linear_products *products, struct error *err)
+enum status cuda_device_prepare(struct device *device, const struct linear_products *products, struct error *err)
 {
     struct cuda_device *cuda = device->private_;
     struct autotuner tuner;

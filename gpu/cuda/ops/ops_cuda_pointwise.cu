@@ -402,7 +402,7 @@ void cuda_cast(struct stream *stream, const struct cast_args *a)
     });
 }
 
-void cuda_fill_noise(struct stream *stream, void *dst, enum dtype dtype, size_t count, uint32_t seed)
+void cuda_device_fill_noise(struct stream *stream, void *dst, enum dtype dtype, size_t count, uint32_t seed)
 {
     dispatch(dtype, [&](auto type) {
         using T = decltype(type);
