@@ -109,10 +109,8 @@ static enum status library_open(enum cuda_library which, struct error *err)
     if (!library->tried) {
         library->tried = true;
         if (library->built_with) {
-            struct slow_call slow; /* some libraries are large, on network disks */
-            heartbeat_slow_begin(&slow, "loading", library->name, -1);
+            SLOW("loading", library->name, -1); /* some libraries are large, on network disks */
             library->found = bind_library(library) == STATUS_OK;
-            heartbeat_slow_end(&slow);
         } else {
             error_set(&library->error, STATUS_DEVICE, "this build of ztrain has no %s: it was built without its header",
                       library->name);

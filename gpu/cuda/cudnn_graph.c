@@ -542,13 +542,11 @@ const char *cudnn_plan_execute(struct cudnn_plan *plan, cudaStream_t stream, voi
 
 enum status cudnn_target_open(struct cudnn_target *target, struct error *err)
 {
-    struct slow_call slow;
     *target = (struct cudnn_target){.handle = NULL};
     TRY(cudnn_open(&target->cudnn, err));
     target->version = (int)target->cudnn->cudnnGetVersion();
-    heartbeat_slow_begin(&slow, "opening", "cuDNN", -1);
+    SLOW("opening", "cuDNN", -1);
     const cudnnStatus_t status = target->cudnn->cudnnCreate(&target->handle);
-    heartbeat_slow_end(&slow);
     if (status == CUDNN_STATUS_SUCCESS) return STATUS_OK;
     target->handle = NULL;
     return error_set(err, STATUS_DEVICE, "cannot open cuDNN: %s", target->cudnn->cudnnGetErrorString(status));

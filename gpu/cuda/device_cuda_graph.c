@@ -101,10 +101,10 @@ enum status cuda_device_graph_begin(struct stream *const *streams, int count, st
 
 static void instantiate(struct cuda_graph *g, cudaGraph_t captured)
 {
-    struct slow_call slow; /* seconds for the thousands of nodes of a large model's step */
-    heartbeat_slow_begin(&slow, "instantiating a graph", NULL, -1);
-    cuda_check(g->base.device->private_, cudaGraphInstantiate(&g->executable, captured, 0), slow.doing);
-    heartbeat_slow_end(&slow);
+    static const char doing[] =
+        "instantiating a graph"; /* seconds for the thousands of nodes of a large model's step */
+    SLOW(doing, NULL, -1);
+    cuda_check(g->base.device->private_, cudaGraphInstantiate(&g->executable, captured, 0), doing);
 }
 
 enum status cuda_device_graph_end(struct graph *graph, struct error *err)

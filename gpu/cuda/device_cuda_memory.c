@@ -55,23 +55,19 @@ static cudaError_t clear_memory(void *memory, size_t bytes)
 
 static cudaError_t allocate_cleared(size_t bytes, void **memory)
 {
-    struct slow_call slow;
-    heartbeat_slow_begin(&slow, "allocating the GPU's memory", NULL, -1);
+    SLOW("allocating the GPU's memory", NULL, -1);
     cudaError_t code = cudaMalloc(memory, bytes);
     if (code == cudaSuccess) {
         code = clear_memory(*memory, bytes);
         if (code != cudaSuccess) cudaFree(*memory);
     }
-    heartbeat_slow_end(&slow);
     return code;
 }
 
 enum status cuda_adopt(struct cuda_device *cuda, void *memory, size_t bytes, struct error *err)
 {
-    struct slow_call slow;
-    heartbeat_slow_begin(&slow, "clearing the GPU's memory", NULL, -1);
+    SLOW("clearing the GPU's memory", NULL, -1);
     const cudaError_t code = clear_memory(memory, bytes);
-    heartbeat_slow_end(&slow);
     if (code != cudaSuccess)
         return error_set(err, cuda_status_of(code), "cannot clear the memory of GPU %d (%s): %s", cuda->index,
                          cuda->device.name, cudaGetErrorString(code));
@@ -127,12 +123,9 @@ static const double report_seconds = 10; /* between two lines about a slow pinni
 
 static cudaError_t pin_piece(char *piece, size_t bytes)
 {
-    struct slow_call slow;
+    SLOW("pinning host memory", NULL, -1);
     madvise(piece, bytes, MADV_DONTFORK); /* a child's copies would part the pages from the GPU's */
-    heartbeat_slow_begin(&slow, "pinning host memory", NULL, -1);
-    cudaError_t code = cudaHostRegister(piece, bytes, cudaHostRegisterDefault);
-    heartbeat_slow_end(&slow);
-    return code;
+    return cudaHostRegister(piece, bytes, cudaHostRegisterDefault);
 }
 
 static void unpin(struct cuda_device *cuda, void *memory, size_t bytes)
@@ -173,11 +166,9 @@ enum status cuda_device_pin(struct device *device, void *memory, size_t bytes, s
 /* By CUDA itself. */
 static enum status alloc_by_cuda(struct cuda_device *cuda, size_t bytes, void **memory, struct error *err)
 {
-    struct slow_call slow;
-    heartbeat_slow_begin(&slow, "allocating pinned host memory", NULL, -1);
+    SLOW("allocating pinned host memory", NULL, -1);
     cudaError_t code = cudaHostAlloc(memory, bytes ? bytes : 1, cudaHostAllocDefault);
     if (code == cudaSuccess) memset(*memory, 0, bytes);
-    heartbeat_slow_end(&slow);
     if (code == cudaSuccess) {
         range_add(cuda, *memory, bytes, false);
         return STATUS_OK;

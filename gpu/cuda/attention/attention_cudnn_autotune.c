@@ -277,7 +277,6 @@ static enum status tune_form(struct autotuner *tuner, struct attention_plan *pla
 {
     struct trial t = {.plan = plan};
     struct autotune_config known;
-    struct slow_call slow;
     if (take_known(tuner, plan)) return STATUS_OK;
     const struct autotune_key key = autotune_key_of(plan);
     if (autotune_cache_find_imported(tuner->cache, &key, &known)) lose_engine(tuner, plan);
@@ -287,11 +286,9 @@ static enum status tune_form(struct autotuner *tuner, struct attention_plan *pla
                               "cuDNN's engines for it have faulted when they were tried (the choices' file .faulty)");
         return STATUS_OK;
     }
-    cudnn_plan_free(plan->cudnn_plan);                                  /* the first candidate, made again */
-    heartbeat_slow_begin(&slow, "measuring cuDNN's engines", NULL, -1); /* other ranks may wait for rank 0's choices */
-    const enum status status = tune_attention(tuner, &t, plan->padded ? REFERENCE_COMPETES : REFERENCE_VERIFIES, err);
-    heartbeat_slow_end(&slow);
-    return status;
+    cudnn_plan_free(plan->cudnn_plan);           /* the first candidate, made again */
+    SLOW("measuring cuDNN's engines", NULL, -1); /* other ranks may wait for rank 0's choices */
+    return tune_attention(tuner, &t, plan->padded ? REFERENCE_COMPETES : REFERENCE_VERIFIES, err);
 }
 
 /* Whether a trial of this rank, rank 0, or an earlier start has refused the plan's form. */

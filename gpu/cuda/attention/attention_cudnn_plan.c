@@ -89,11 +89,8 @@ static int make_plans(const struct attention_plan *plan, int64_t piece, const st
 {
     const struct attention_form form = {.sequences = piece, .plain = plan->plain || plan->padded};
     const struct attention_shape shape = plan->padded ? padded_shape(&plan->shape) : plan->shape;
-    struct slow_call slow; /* cuDNN loads libraries and compiles */
-    heartbeat_slow_begin(&slow, "preparing attention by cuDNN", NULL, -1);
-    const int count = attention_graph_plans(plan->target, plan->direction, &shape, &form, filter, plans, most, err);
-    heartbeat_slow_end(&slow);
-    return count;
+    SLOW("preparing attention by cuDNN", NULL, -1); /* it loads libraries and compiles */
+    return attention_graph_plans(plan->target, plan->direction, &shape, &form, filter, plans, most, err);
 }
 
 static size_t plan_aligned(size_t bytes)

@@ -424,16 +424,14 @@ static enum status tune_gate(struct tuning *t, const struct gemm_op *op, struct 
 
 void gemm_cuda_take_imported(struct gemm_cuda *g, const struct linear_products *products)
 {
-    struct slow_call slow;
     struct gemm_op op;
     int taken = 0;
     if (!g->cudnn || !autotune_cache_follows(g->cache)) return;
-    heartbeat_slow_begin(&slow, "preparing matrix products by cuDNN", NULL, -1);
+    SLOW("preparing matrix products by cuDNN", NULL, -1);
     for (int i = 0; gemm_op_at(products, i, &op); i++) {
         struct gemm_plan *plan = tuned_gated_plan(g, &op);
         taken += plan && tune_known_gate(g, plan);
     }
-    heartbeat_slow_end(&slow);
     log_debug("took rank 0's ways of %d products that cuDNN may compute", taken);
 }
 
@@ -478,10 +476,8 @@ enum status gemm_cuda_autotune(struct gemm_cuda *g, struct autotuner *tuner, con
     struct gemm_op op;
     enum status status = STATUS_OK;
     for (int i = 0; status == STATUS_OK && gemm_op_at(products, i, &op); i++) {
-        struct slow_call slow; /* other ranks may wait for rank 0's configs */
-        heartbeat_slow_begin(&slow, "measuring matrix products", NULL, -1);
+        SLOW("measuring matrix products", NULL, -1); /* other ranks may wait for rank 0's configs */
         status = tune_whole_op(&t, &op, err);
-        heartbeat_slow_end(&slow);
     }
     if (status != STATUS_OK) return status;
     if (g->cache && !g->fixed && products->num_fwd > 0) TRY(gemm_time_ceiling(&t, products->fwd[0].dtype, err));

@@ -43,10 +43,8 @@ enum status ops_cuda_load(struct cuda_device *cuda, struct error *err)
                  cuda->device.capability);
     for (size_t i = 0; i < COUNT_OF(modules); i++) {
         struct cudaFuncAttributes attributes;
-        struct slow_call slow;
-        heartbeat_slow_begin(&slow, modules[i].doing, NULL, -1);
+        SLOW(modules[i].doing, NULL, -1);
         const cudaError_t code = cudaFuncGetAttributes(&attributes, modules[i].kernel());
-        heartbeat_slow_end(&slow);
         if (code != cudaSuccess)
             return error_set(err, cuda_status_of(code), "GPU %d (%s): %s: %s", cuda->index, cuda->device.name,
                              modules[i].doing, cudaGetErrorString(code));
