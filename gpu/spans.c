@@ -14,7 +14,7 @@
 #define HAS_NVTX 0
 #endif
 
-const char *phase_name(enum phase phase)
+static const char *phase_name(enum phase phase)
 {
     static const char *const words[] = {
         [PHASE_OTHER] = "other",           [PHASE_FORWARD] = "forward",      [PHASE_HEAD] = "head",

@@ -34,7 +34,6 @@ enum phase {
     PHASE_GENERATION,
     PHASE_COUNT
 };
-const char *phase_name(enum phase phase);
 
 enum {
     UNIT_NONE = -1,  /* of a phase: it is the whole phase */

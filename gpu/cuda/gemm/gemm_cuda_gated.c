@@ -45,14 +45,13 @@ static bool product_of_fwd(const struct gemm_cuda *g, const struct linear_fwd_ar
     up.y = gated_elements_after(a->y, F);
     *p = (struct gated_product){.key = gemm_product_fwd(&g->rules, &up).key};
     p->key.epilogue = GEMM_SWIGLU;
-    p->key.cudnn = g->cudnn ? g->cudnn->version : 0;
     p->key.ld_aux = a->N;
     p->pointers[GATED_ROWS] = (void *)(uintptr_t)a->x;
     p->pointers[GATED_WEIGHTS] = (void *)(uintptr_t)up.w;
     p->pointers[GATED_GATE] = a->y;
     p->pointers[GATED_UP] = up.y;
     p->pointers[GATED_H] = a->gated;
-    return is_aligned(p);
+    return true;
 }
 
 static bool product_of_bwd(const struct gemm_cuda *g, const struct linear_bwd_input_args *a, struct gated_product *p)
@@ -63,13 +62,12 @@ static bool product_of_bwd(const struct gemm_cuda *g, const struct linear_bwd_in
         return false;
     *p = (struct gated_product){.key = gemm_product_bwd_input(&g->rules, a).key};
     p->key.epilogue = GEMM_DSWIGLU;
-    p->key.cudnn = g->cudnn ? g->cudnn->version : 0;
     p->key.ldd = p->key.ld_aux = 2 * a->K;
     p->pointers[GATED_ROWS] = (void *)(uintptr_t)a->dy;
     p->pointers[GATED_WEIGHTS] = (void *)(uintptr_t)a->w;
     p->pointers[GATED_GATE] = p->pointers[GATED_DGATE] = a->gate_up;
     p->pointers[GATED_UP] = p->pointers[GATED_DUP] = gated_elements_after(a->gate_up, a->K);
-    return is_aligned(p);
+    return true;
 }
 
 static bool product_of_grouped(const struct gemm_cuda *g, const struct grouped_linear_fwd_args *a,
@@ -88,20 +86,21 @@ static bool product_of_grouped(const struct gemm_cuda *g, const struct grouped_l
                                         .input = a->dtype,
                                         .output = a->dtype,
                                         .epilogue = GEMM_GROUPED,
-                                        .workspace = (int64_t)g->rules.workspace,
-                                        .cudnn = g->cudnn ? g->cudnn->version : 0}};
+                                        .workspace = (int64_t)g->rules.workspace}};
     p->pointers[GATED_ROWS] = (void *)(uintptr_t)a->x;
     p->pointers[GATED_WEIGHTS] = (void *)(uintptr_t)a->w;
     p->pointers[GATED_H] = a->y;
     p->pointers[GATED_OFFSETS] = (void *)(uintptr_t)a->offsets;
-    return is_aligned(p);
+    return true;
 }
 
 bool gemm_gated_product(const struct gemm_cuda *g, const struct gemm_op *op, struct gated_product *p)
 {
-    if (op->grouped) return product_of_grouped(g, op->grouped, p);
-    if (op->fwd) return product_of_fwd(g, op->fwd, p);
-    return op->bwd_input && product_of_bwd(g, op->bwd_input, p);
+    const bool there_is_one = op->grouped ? product_of_grouped(g, op->grouped, p)
+                              : op->fwd   ? product_of_fwd(g, op->fwd, p)
+                                          : op->bwd_input && product_of_bwd(g, op->bwd_input, p);
+    if (there_is_one) p->key.cudnn = g->cudnn ? g->cudnn->version : 0;
+    return there_is_one && is_aligned(p);
 }
 
 bool gemm_gated_may_fuse(const struct gemm_cuda *g, const struct gemm_op *op)

@@ -91,12 +91,7 @@ void gram_of(struct stream *stream, const struct orthogonalize_args *a)
 void iterate(struct stream *stream, const struct orthogonalize_args *a, void *y)
 {
     const int64_t n = a->rows < a->cols ? a->rows : a->cols;
-    struct cast_args round = {};
-    round.dst_dtype = DTYPE_BF16;
-    round.src_dtype = DTYPE_F32;
-    round.n = n * n;
-    round.dst = a->gram;
-    round.src = a->product;
+    const struct cast_args round = {DTYPE_BF16, DTYPE_F32, n * n, a->gram, a->product};
     gram_of(stream, a);
     cuda_cast(stream, &round);
     muon_product(stream, n, n, n, a->gram, a->gram, false, a->product);
@@ -138,11 +133,7 @@ void cuda_muon_momentum(struct stream *stream, const struct muon_momentum_args *
 
 void cuda_orthogonalize(struct stream *stream, const struct orthogonalize_args *a)
 {
-    struct sumsq_args squares = {};
-    squares.dtype = DTYPE_BF16;
-    squares.n = a->rows * a->cols;
-    squares.x = a->x;
-    squares.out = a->sum;
+    const struct sumsq_args squares = {DTYPE_BF16, a->rows * a->cols, a->x, a->sum};
     ASSERT(a->steps >= 1);
     cuda_sumsq(stream, &squares);
     LAUNCH(stream, "orthogonalize", normalise_kernel, grid_of_elements(stream, squares.n, 1), THREADS, squares.n,
