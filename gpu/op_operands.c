@@ -174,6 +174,10 @@ OPERANDS(cross_entropy) = {ROWS(cross_entropy, logits, IN, AT(cross_entropy, log
     FIXED(cross_entropy, targets, IN | SIDE, OPERAND_TARGETS),
     FIXED(cross_entropy, step_scale, IN | SIDE | MAYBE | POSITIVE, F32),
     FIXED(cross_entropy, loss_scale, IN | SIDE | MAYBE | POSITIVE, F32),
+    TENSOR(cross_entropy, row_scale, IN | SIDE | MAYBE | POSITIVE, F32, M),
+    TENSOR(cross_entropy, row_losses, OUT | SIDE | MAYBE, F32, M),
+    FIXED(cross_entropy, teacher_ids, IN | SIDE | MAYBE, OPERAND_TEACHER),
+    TENSOR(cross_entropy, teacher_logps, IN | SIDE | MAYBE, F32, M, K),
     FIXED(cross_entropy, loss_sum, INOUT | SIDE, F64)};
 OPERANDS(add) = {TENSOR(add, y, OUT, DT, n), TENSOR(add, a, IN, DT, n), TENSOR(add, b, IN | MAYBE, DT, n),
     FIXED(add, factor, IN | SIDE | MAYBE, DT)};

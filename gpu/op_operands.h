@@ -45,7 +45,8 @@ enum operand_type {
     OPERAND_SCHEDULE = -12,
     OPERAND_ENABLED = -13,
     OPERAND_MOMENTS = -15, /* blocks of moments in 8 bits */
-    OPERAND_OFFSETS = -16  /* of experts' rows */
+    OPERAND_OFFSETS = -16, /* of experts' rows */
+    OPERAND_TEACHER = -17  /* of each row, K tokens that rise */
 };
 
 struct operand {

@@ -597,7 +597,12 @@ struct grouped_linear_bwd_weight_args {
  * distribution q = (1 - smoothing) · onehot(target) + smoothing / V (torch's cross_entropy with label_smoothing), in
  * row order, in double. z is logit_scale · logits, with softcap softcap · tanh of that / softcap. With dlogits: dlogits
  * = scale · *step_scale · *loss_scale · (softmax - q) · dz/dlogits, 0 in rows without a target. dlogits (dt) may lie
- * over the logits, at the same address and row distance in bytes, even if it is narrower (fp32 to bf16). */
+ * over the logits, at the same address and row distance in bytes, even if it is narrower (fp32 to bf16). linear: a
+ * row's loss is its target's -z instead, with the gradient -1.
+ *
+ * With a teacher (K > 0; without smoothing) a row's loss is (1 - alpha) · cross-entropy + alpha · T² · KL(t ||
+ * softmax(z / T)). t are the teacher's probabilities at temperature T, over the K tokens of the row that it has, which
+ * rise. */
 struct cross_entropy_args {
     enum dtype dtype, logits_dtype;
     int64_t M, V, ld_logits, ld_dlogits;
@@ -608,9 +613,16 @@ struct cross_entropy_args {
     float logit_scale;
     float softcap; /* 0: none */
     float scale;
-    float smoothing;         /* of the labels, 0 … 1 */
-    const float *step_scale; /* device scalars that multiply `scale`, in this order; NULL: 1 */
+    float smoothing; /* of the labels, 0 … 1 */
+    bool linear;
+    int64_t K;
+    const int32_t *teacher_ids; /* (M, K) */
+    const float *teacher_logps; /* (M, K) log-probabilities */
+    float temperature, alpha;   /* temperature above 0 */
+    const float *step_scale;    /* device scalars that multiply `scale`, in this order; NULL: 1 */
     const float *loss_scale;
+    const float *row_scale; /* (M) the same, of each row; NULL: 1 */
+    float *row_losses;      /* (M) or NULL */
     double *loss_sum;
 };
 
@@ -908,9 +920,9 @@ struct op_limits {
 
 /* The matrix products of a run. Only whether a pointer is NULL, and its alignment, matter. */
 struct linear_products {
-    const struct linear_fwd_args *fwd;
-    const struct linear_bwd_input_args *bwd_input;
-    const struct linear_bwd_weight_args *bwd_weight;
+    struct linear_fwd_args *fwd;
+    struct linear_bwd_input_args *bwd_input;
+    struct linear_bwd_weight_args *bwd_weight;
     int num_fwd, num_bwd_input, num_bwd_weight;
     /* gradients of x as grouped_linear_of_bwd_input(); offsets[E] is M */
     const struct grouped_linear_fwd_args *grouped;

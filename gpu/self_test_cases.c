@@ -223,7 +223,9 @@ CASES(tanh_bwd) = {{.args.tanh_bwd = {.dtype = SAME, .n = COUNT}, .scale = 0.9f}
 #define LONG_ROWS(row) .dtype = SAME, .M = 3, .V = (row)-5, .ld_logits = row, .V_padded = (row)-3, .scale = 0.3f, SCALED
 CASES(cross_entropy) = {
     {.args.cross_entropy = {ROWS, .logits_dtype = SAME, .logit_scale = 1, .dlogits = HERE}, .scale = 3},
-    {.args.cross_entropy = {ROWS, .smoothing = 0.1f, SCALED}, .scale = 9},
+    {.args.cross_entropy = {ROWS, .smoothing = 0.1f, SCALED, .row_scale = HERE, .row_losses = HERE}, .scale = 9},
+    {.args.cross_entropy = {ROWS, .linear = true, SCALED, .row_losses = HERE}, .dtypes = ONCE, .scale = 3},
+    {.args.cross_entropy = {ROWS, SCALED, .K = 5, .teacher_ids = HERE, .teacher_logps = HERE, .temperature = 2, .alpha = 0.6f}, .scale = 3},
     {.args.cross_entropy = {LONG_ROWS(WIDE), .ld_dlogits = WIDE}, .dtypes = ONCE, .scale = 3, .uneven = true},
     {.args.cross_entropy = {LONG_ROWS(NARROW), .ld_dlogits = NARROW, .logits_dtype = SAME}, .dtypes = HALVES, .scale = 3, .uneven = true},
     {.args.cross_entropy = {LONG_ROWS(WIDE), .ld_dlogits = NARROW}, .dtypes = HALVES, .scale = 3, .uneven = true}};
@@ -347,6 +349,11 @@ static void fill_case_targets(const struct cross_entropy_args *a, int32_t *to)
     for (int64_t i = 0; i < a->M; i++) to[i] = i % 3 == 1 ? -1 : (int32_t)(a->V - 1 - i * 37 % a->V);
 }
 
+static void fill_teacher(const struct cross_entropy_args *a, int32_t *to)
+{
+    for (int64_t i = 0; i < a->M * a->K; i++) to[i] = (int32_t)(i % a->K * (a->V / a->K) + i / a->K % (a->V / a->K));
+}
+
 /* Of two sequences, the longer one first. */
 static void fill_starts(const struct self_test_case *c, int op, int32_t *to)
 {
@@ -395,6 +402,7 @@ void self_test_fill(const struct operand *operand, const struct self_test_case *
     case OPERAND_STARTS: fill_starts(c, op, to); break;
     case OPERAND_OFFSETS: fill_offsets(&c->args, op, to); break;
     case OPERAND_TARGETS: fill_case_targets(&c->args.cross_entropy, to); break;
+    case OPERAND_TEACHER: fill_teacher(&c->args.cross_entropy, to); break;
     case OPERAND_STATE: fill_state(c, to); break;
     case OPERAND_SEGMENTS:
         if (op == OP_adam8)

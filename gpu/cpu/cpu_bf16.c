@@ -45,11 +45,6 @@ enum cpu_bf16_products cpu_bf16_fastest(const struct cpu_bf16_rates *rates)
     return dot > 0 && widen <= clearly * dot ? CPU_BF16_DOT : CPU_BF16_WIDEN;
 }
 
-enum cpu_bf16_products cpu_bf16_fixed(const struct cpu_kernels *kernels)
-{
-    return kernels->avx512_bf16 && !kernels->amx_bf16 ? CPU_BF16_DOT : CPU_BF16_WIDEN;
-}
-
 enum status cpu_bf16_choose(struct cpu_kernels *kernels, bool fixed, struct error *err)
 {
     int wish;
@@ -63,7 +58,8 @@ enum status cpu_bf16_choose(struct cpu_kernels *kernels, bool fixed, struct erro
     kernels->bf16 = wish < 0 ? CPU_BF16_WIDEN : (enum cpu_bf16_products)wish;
     kernels->amx_bf16 = kernels->amx_bf16 && wish < 0;
     if (wish < 0 && fixed) {
-        kernels->bf16 = cpu_bf16_fixed(kernels);
+        /* CPUs with tiles were seen to issue the instruction slowly */
+        kernels->bf16 = kernels->avx512_bf16 && !kernels->amx_bf16 ? CPU_BF16_DOT : CPU_BF16_WIDEN;
     } else if (wish < 0 && kernels->avx512_bf16) {
         cpu_bf16_measure(kernels, &rates);
         kernels->bf16 = cpu_bf16_fastest(&rates);

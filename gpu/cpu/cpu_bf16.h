@@ -25,10 +25,7 @@ void cpu_bf16_measure(const struct cpu_kernels *kernels, struct cpu_bf16_rates *
 /* CPU_BF16_DOT if the CPU has it, unless CPU_BF16_WIDEN is clearly faster. */
 enum cpu_bf16_products cpu_bf16_fastest(const struct cpu_bf16_rates *rates);
 
-/* Without a measurement: CPU_BF16_DOT if the CPU has it and no tiles: CPUs with tiles were seen to issue it slowly. */
-enum cpu_bf16_products cpu_bf16_fixed(const struct cpu_kernels *kernels);
-
-/* Sets kernels->bf16 by a measurement (fixed: by cpu_bf16_fixed()), or to ZTRAIN_CPU_BF16=dot|widen, which then applies
+/* Sets kernels->bf16 by a measurement (fixed: without one), or to ZTRAIN_CPU_BF16=dot|widen, which then applies
  * to whole matrices as well: kernels->amx_bf16 is cleared. STATUS_USAGE: another value, or dot on a CPU without it. */
 enum status cpu_bf16_choose(struct cpu_kernels *kernels, bool fixed, struct error *err);
 

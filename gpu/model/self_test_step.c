@@ -150,16 +150,11 @@ static void self_test_step_begin(struct small_model *s)
                                      .bad_unit = -1,
                                      .bad_loss_rank = -1};
     const size_t bytes = (size_t)s->numel * sizeof(float);
-    float *values = memory_alloc(bytes);
-    uint32_t random = 1;
-    for (int64_t i = 0; i < s->numel; i++) {
-        random = random * 1664525 + 1013904223; /* Numerical Recipes' generator */
-        values[i] = (float)(int32_t)random * 0x1p-31f * 0.1f;
-    }
     stream_copy(s->stream, s->state, &state, sizeof state);
-    stream_copy(s->stream, s->master, values, bytes);
     stream_sync(s->stream);
-    free(values);
+    stream_fill_noise(s->stream, s->master, DTYPE_F32, (size_t)s->numel, 1);
+    s->device->ops->accumulate(
+        s->stream, &(struct accumulate_args){.n = s->numel, .dst = s->master, .src = s->master, .scale = 0.1f});
     s->device->ops->cast(
         s->stream,
         &(struct cast_args){
@@ -193,7 +188,11 @@ static enum status enqueue_step(struct small_model *s, struct error *err)
 {
     const struct param_verbs verbs = {s, test_acquire, test_release, test_grads, test_grads_ready, NULL};
     stream_fill_zero(s->stream, s->loss, sizeof *s->loss);
-    const struct train_job job = {s->transformer, &s->batch, {.value = 1.0f / TOKENS}, &verbs, s->loss, NULL};
+    const struct train_job job = {.transformer = s->transformer,
+                                  .batch = &s->batch,
+                                  .factor = {.value = 1.0f / TOKENS},
+                                  .verbs = &verbs,
+                                  .loss_sum = s->loss};
     TRY(transformer_train(&job, 1, s->stream, err));
     s->device->ops->adam(s->stream, &(struct adam_args){.n = s->numel,
                                                         .master = s->master,

@@ -163,9 +163,8 @@ static void adapter_drop(const struct pass *pass, const struct tensor_info *a, i
 static void adapter_scale(const struct pass *pass, void *rows, int64_t count, double scale)
 {
     const struct transformer *t = pass->transformer;
-    struct accumulate_args args = {
-        .dst_dtype = t->dtype, .src_dtype = t->dtype, .n = count, .dst = rows, .src = rows, .scale = (float)scale};
-    if (scale != 1 && !pass->announces) t->device->ops->accumulate(pass->stream, &args);
+    if (scale != 1 && !pass->announces)
+        PASS_OP(pass, accumulate, t->dtype, t->dtype, .n = count, .dst = rows, .src = rows, .scale = (float)scale);
 }
 
 /* Fills lora_xa; the input after dropout is piece->in. */
@@ -246,8 +245,8 @@ static void adapter_down_backward(const struct pass *pass, const struct unit *un
     input.accumulate = adds && !apart;
     PASS_PRODUCT(pass, bwd_input, &input);
     if (drops) adapter_drop(pass, a, first, M, input.dx, input.dx);
-    struct add_args sum = {.dtype = t->dtype, .n = M * a->shape[1], .y = dx, .a = dx, .b = input.dx};
-    if (apart && !pass->announces) t->device->ops->add(pass->stream, &sum);
+    if (apart && !pass->announces)
+        PASS_OP(pass, add, .dtype = t->dtype, .n = M * a->shape[1], .y = dx, .a = dx, .b = input.dx);
 }
 
 void adapter_backward(const struct pass *pass, const struct unit *unit, enum linear which, int64_t first,

@@ -74,21 +74,9 @@ static void block_rope(const struct pass *pass, const struct rope_table *table, 
                        int64_t heads, int64_t ld, bool inverse)
 {
     const struct transformer *t = pass->transformer;
-    struct rope_args args = {
-        .dtype = t->dtype,
-        .M = pass->M,
-        .heads = heads,
-        .D = layer->head_dim,
-        .ld = ld,
-        .R = table->R,
-        .x = x,
-        .positions = pass->batch.positions,
-        .cos_table = table->cosines,
-        .sin_table = table->sines,
-        .inverse = inverse,
-        .pairs = t->config.desc->rope_pairs,
-    };
-    t->device->ops->rope(pass->stream, &args);
+    PASS_OP(pass, rope, .dtype = t->dtype, .M = pass->M, .heads = heads, .D = layer->head_dim, .ld = ld, .R = table->R,
+            .x = x, .positions = pass->batch.positions, .cos_table = table->cosines, .sin_table = table->sines,
+            .inverse = inverse, .pairs = t->config.desc->rope_pairs);
 }
 
 /* The RoPE table of the layer's queries or keys; NULL: the layer has no RoPE. */
@@ -305,33 +293,21 @@ static struct attention_bwd_args attention_args(const struct pass *pass, const s
 static void attention_whole(const struct pass *pass, const struct unit *unit, const struct attention_fwd_args *a)
 {
     const struct transformer *t = pass->transformer;
-    const struct attention_sink_fwd_args sink = {.dtype = t->dtype,
-                                                 .M = a->M,
-                                                 .H = a->H,
-                                                 .D = a->D,
-                                                 .ld_o = a->ld_o,
-                                                 .out = a->out,
-                                                 .lse = a->lse,
-                                                 .sinks = unit_param(t, unit, ROLE_SINKS)};
+    const void *sinks = unit_param(t, unit, ROLE_SINKS);
     t->device->ops->attention_fwd(pass->stream, a);
-    if (sink.sinks) t->device->ops->attention_sink_fwd(pass->stream, &sink);
+    if (sinks)
+        PASS_OP(pass, attention_sink_fwd, .dtype = t->dtype, .M = a->M, .H = a->H, .D = a->D, .ld_o = a->ld_o,
+                .out = a->out, .lse = a->lse, .sinks = sinks);
 }
 
 static void sinks_backward(const struct pass *pass, const struct unit *unit, const struct attention_bwd_args *a)
 {
     const struct transformer *t = pass->transformer;
-    const struct attention_sink_bwd_args sink = {.dtype = t->dtype,
-                                                 .M = a->fwd.M,
-                                                 .H = a->fwd.H,
-                                                 .D = a->fwd.D,
-                                                 .ld_o = a->fwd.ld_o,
-                                                 .out = a->fwd.out,
-                                                 .dout = a->dout,
-                                                 .lse = a->fwd.lse,
-                                                 .sinks = unit_param(t, unit, ROLE_SINKS),
-                                                 .dsinks = unit_grad(t, unit, ROLE_SINKS),
-                                                 .accumulate = unit->to.adds};
-    if (sink.dsinks) t->device->ops->attention_sink_bwd(pass->stream, &sink);
+    float *dsinks = unit_grad(t, unit, ROLE_SINKS);
+    if (dsinks)
+        PASS_OP(pass, attention_sink_bwd, .dtype = t->dtype, .M = a->fwd.M, .H = a->fwd.H, .D = a->fwd.D,
+                .ld_o = a->fwd.ld_o, .out = a->fwd.out, .dout = a->dout, .lse = a->fwd.lse,
+                .sinks = unit_param(t, unit, ROLE_SINKS), .dsinks = dsinks, .accumulate = unit->to.adds);
 }
 
 /* Stores keys and values in the pass's cache, after norms and RoPE; a layer that reads those of a layer before stores
@@ -384,15 +360,9 @@ static void block_swap_heads(const struct pass *pass, const struct layer_desc *l
 {
     const struct transformer *t = pass->transformer;
     const int64_t D = layer->head_dim;
-    struct swap_heads_args args = {.dtype = t->dtype,
-                                   .M = pass->M,
-                                   .outer = outer,
-                                   .inner = inner,
-                                   .D = D,
-                                   .rest = transformer_width(t, layer) - outer * inner * D,
-                                   .y = y,
-                                   .x = x};
-    t->device->ops->swap_heads(pass->stream, &args);
+    const int64_t rest = transformer_width(t, layer) - outer * inner * D;
+    PASS_OP(pass, swap_heads, .dtype = t->dtype, .M = pass->M, .outer = outer, .inner = inner, .D = D, .rest = rest,
+            .y = y, .x = x);
 }
 
 /* The input of the matrix that mixes heads. */
@@ -419,14 +389,10 @@ static void attention_forward(const struct pass *pass, const struct unit *unit, 
         cached_attention(pass, unit, b - t->blocks, &args);
     else
         attention_whole(pass, unit, &args);
-    const struct gate_fwd_args gate = {.dtype = t->dtype,
-                                       .M = pass->M,
-                                       .C = t->H * layer->head_dim,
-                                       .ld_gate = transformer_width(t, layer),
-                                       .y = b->gated,
-                                       .x = b->att,
-                                       .gate = row_at(t, b->qkv, t->H, layer->head_dim)};
-    if (t->G) t->device->ops->gate_fwd(pass->stream, &gate);
+    if (!t->G) return;
+    PASS_OP(pass, gate_fwd, .dtype = t->dtype, .M = pass->M, .C = t->H * layer->head_dim,
+            .ld_gate = transformer_width(t, layer), .y = b->gated, .x = b->att,
+            .gate = row_at(t, b->qkv, t->H, layer->head_dim));
 }
 
 /* Adds dkv to what other layers that read these keys and values, all after their own, have left; in that one dkv
@@ -443,8 +409,7 @@ static void block_share_gradient(const struct pass *pass, const struct block_buf
     const int64_t n = pass->M * 2 * layer->num_kv_heads * layer->head_dim;
     accumulate_to(pass, n, source->dkv, DTYPE_F32, t->dkv, t->dtype, 1, !first);
     if (source != b) return;
-    const struct cast_args sum = {t->dtype, DTYPE_F32, n, t->dkv, source->dkv};
-    t->device->ops->cast(pass->stream, &sum);
+    PASS_OP(pass, cast, t->dtype, DTYPE_F32, n, t->dkv, source->dkv);
 }
 
 /* From datt, the gradient of mixed(), which becomes scratch, to that of the product before (M, W): in dqkv, or over
@@ -459,16 +424,9 @@ static const void *attention_backward(const struct pass *pass, const struct unit
         delta_backward(pass, unit, b, datt, dqkv);
         return dqkv;
     }
-    const struct gate_bwd_args gate = {.dtype = t->dtype,
-                                       .M = pass->M,
-                                       .C = t->H * D,
-                                       .ld_gate = W,
-                                       .dx = datt,
-                                       .dgate = row_at(t, dqkv, t->H, D),
-                                       .dy = datt,
-                                       .x = b->att,
-                                       .gate = row_at(t, b->qkv, t->H, D)};
-    if (t->G) t->device->ops->gate_bwd(pass->stream, &gate);
+    if (t->G)
+        PASS_OP(pass, gate_bwd, .dtype = t->dtype, .M = pass->M, .C = t->H * D, .ld_gate = W, .dx = datt,
+                .dgate = row_at(t, dqkv, t->H, D), .dy = datt, .x = b->att, .gate = row_at(t, b->qkv, t->H, D));
     struct attention_bwd_args args = attention_args(pass, unit, b);
     args.dout = datt;
     args.dq = dqkv;
@@ -485,11 +443,6 @@ static const void *attention_backward(const struct pass *pass, const struct unit
     return b->qkv;
 }
 
-bool block_runs_up_again(const struct transformer *t)
-{
-    return !transformer_gates(t);
-}
-
 /* From inner (M, 2F), which is not computed again, to hidden (M, F), by SwiGLU or GeGLU. */
 static void gated_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
@@ -498,15 +451,8 @@ static void gated_forward(const struct pass *pass, const struct unit *unit, cons
         experts_again(pass, unit, b);
         return;
     }
-    struct swiglu_fwd_args args = {
-        .dtype = t->dtype,
-        .M = pass->M,
-        .F = layer_of(t, b)->intermediate_size,
-        .h = b->hidden,
-        .gate_up = b->inner,
-        .gelu = t->config.desc->mlp == MLP_GEGLU,
-    };
-    t->device->ops->swiglu_fwd(pass->stream, &args);
+    PASS_OP(pass, swiglu_fwd, .dtype = t->dtype, .M = pass->M, .F = layer_of(t, b)->intermediate_size, .h = b->hidden,
+            .gate_up = b->inner, .gelu = t->config.desc->mlp == MLP_GEGLU);
 }
 
 /* From mlp_input() (M, C) to hidden (M, F), the input of the down matrix. */
@@ -605,7 +551,7 @@ static void compute_again(const struct pass *pass, const struct unit *unit, cons
     else if (t->qk_norm && !layer_of(t, b)->delta)
         rotated_forward(pass, unit, b);
     if (t->second_norm) norm_forward(pass, unit, second_norm(t, b), NULL, NULL);
-    if (policy >= RECOMPUTE_MLP && block_runs_up_again(t))
+    if (policy >= RECOMPUTE_MLP && !transformer_gates(t)) /* a GELU is a part of its product */
         mlp_forward(pass, unit, b);
     else if (policy >= RECOMPUTE_MLP)
         gated_forward(pass, unit, b);

@@ -12,11 +12,6 @@
 
 #include "gpu/model/transformer_layers.h"
 
-static void *delta_part(const struct transformer *t, void *row, int64_t first)
-{
-    return row_at(t, row, 1, first);
-}
-
 /* Where z, b and a begin in a row of in_proj's product. */
 struct delta_columns {
     int64_t z, b, a, width;
@@ -73,10 +68,10 @@ static struct delta_rule_fwd_args delta_args(const struct pass *pass, const stru
     struct delta_rule_fwd_args args = delta_sizes(t, pass->M, pass->batch.num_seqs, pass->batch.max_seq);
     args.seq_start = pass->batch.seq_start;
     args.q = b->conv;
-    args.k = delta_part(t, b->conv, keys);
-    args.v = delta_part(t, b->conv, 2 * keys);
-    args.a = delta_part(t, b->qkv, at.a);
-    args.b = delta_part(t, b->qkv, at.b);
+    args.k = row_at(t, b->conv, keys, 1);
+    args.v = row_at(t, b->conv, 2 * keys, 1);
+    args.a = row_at(t, b->qkv, at.a, 1);
+    args.b = row_at(t, b->qkv, at.b, 1);
     args.a_log = unit_param(t, unit, ROLE_DELTA_A_LOG);
     args.dt_bias = unit_param(t, unit, ROLE_DELTA_DT_BIAS);
     return args;
@@ -89,41 +84,17 @@ void delta_forward(const struct pass *pass, const struct unit *unit, const struc
     const struct delta_columns at = delta_columns_of(delta);
     const struct delta_held held = delta_held_of(pass, b - t->blocks);
     linear_forward(pass, unit, LINEAR_DELTA_IN, b->qkv, x, NULL);
-    const struct causal_conv_fwd_args conv = {
-        .dtype = t->dtype,
-        .M = pass->M,
-        .C = at.z,
-        .K = delta->taps,
-        .ld_x = at.width,
-        .ld_y = at.z,
-        .num_seqs = pass->batch.num_seqs,
-        .seq_start = pass->batch.seq_start,
-        .y = b->conv,
-        .x = b->qkv,
-        .weight = unit_param(t, unit, ROLE_DELTA_CONV_W),
-        .state = held.inputs,
-    };
-    t->device->ops->causal_conv_fwd(pass->stream, &conv);
+    PASS_OP(pass, causal_conv_fwd, .dtype = t->dtype, .M = pass->M, .C = at.z, .K = delta->taps, .ld_x = at.width,
+            .ld_y = at.z, .num_seqs = pass->batch.num_seqs, .seq_start = pass->batch.seq_start, .y = b->conv,
+            .x = b->qkv, .weight = unit_param(t, unit, ROLE_DELTA_CONV_W), .state = held.inputs);
     struct delta_rule_fwd_args rule = delta_args(pass, unit, b);
     rule.out = b->core;
     rule.state = held.state;
     t->device->ops->delta_rule_fwd(pass->stream, &rule);
-    const struct head_norm_fwd_args norm = {
-        .dtype = t->dtype,
-        .M = pass->M,
-        .heads = delta->value_heads,
-        .D = delta->value_dim,
-        .ld_x = rule.ld_o,
-        .ld_y = rule.ld_o,
-        .eps = t->eps,
-        .y = b->att,
-        .x = b->core,
-        .weight = unit_param(t, unit, ROLE_DELTA_NORM_W),
-        .rstd = b->core_rstd,
-        .gate = delta_part(t, b->qkv, at.z),
-        .ld_gate = at.width,
-    };
-    t->device->ops->head_norm_fwd(pass->stream, &norm);
+    PASS_OP(pass, head_norm_fwd, .dtype = t->dtype, .M = pass->M, .heads = delta->value_heads, .D = delta->value_dim,
+            .ld_x = rule.ld_o, .ld_y = rule.ld_o, .eps = t->eps, .y = b->att, .x = b->core,
+            .weight = unit_param(t, unit, ROLE_DELTA_NORM_W), .rstd = b->core_rstd, .gate = row_at(t, b->qkv, at.z, 1),
+            .ld_gate = at.width);
 }
 
 void delta_backward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b, void *datt,
@@ -133,55 +104,17 @@ void delta_backward(const struct pass *pass, const struct unit *unit, const stru
     const struct delta_desc *delta = &t->config.desc->delta;
     const struct delta_columns at = delta_columns_of(delta);
     const int64_t keys = delta->key_heads * delta->key_dim, values = delta_values(delta);
-    const struct head_norm_bwd_args norm = {
-        .dtype = t->dtype,
-        .M = pass->M,
-        .heads = delta->value_heads,
-        .D = delta->value_dim,
-        .ld_x = values,
-        .ld_dy = values,
-        .ld_dx = values,
-        .dx = datt,
-        .dy = datt,
-        .x = b->core,
-        .weight = unit_param(t, unit, ROLE_DELTA_NORM_W),
-        .rstd = b->core_rstd,
-        .dweight = unit_grad(t, unit, ROLE_DELTA_NORM_W),
-        .accumulate = unit->to.adds,
-        .gate = delta_part(t, b->qkv, at.z),
-        .dgate = delta_part(t, din, at.z),
-        .ld_gate = at.width,
-    };
-    t->device->ops->head_norm_bwd(pass->stream, &norm);
-    const struct delta_rule_bwd_args rule = {
-        .fwd = delta_args(pass, unit, b),
-        .dout = datt,
-        .dq = t->dconv,
-        .dk = delta_part(t, t->dconv, keys),
-        .dv = delta_part(t, t->dconv, 2 * keys),
-        .da = delta_part(t, din, at.a),
-        .db = delta_part(t, din, at.b),
-        .da_log = unit_grad(t, unit, ROLE_DELTA_A_LOG),
-        .ddt_bias = unit_grad(t, unit, ROLE_DELTA_DT_BIAS),
-        .accumulate = unit->to.adds,
-    };
-    t->device->ops->delta_rule_bwd(pass->stream, &rule);
-    const struct causal_conv_bwd_args conv = {
-        .dtype = t->dtype,
-        .M = pass->M,
-        .C = at.z,
-        .K = delta->taps,
-        .ld_x = at.width,
-        .ld_dy = at.z,
-        .ld_dx = at.width,
-        .num_seqs = pass->batch.num_seqs,
-        .seq_start = pass->batch.seq_start,
-        .dx = din,
-        .dy = t->dconv,
-        .x = b->qkv,
-        .weight = unit_param(t, unit, ROLE_DELTA_CONV_W),
-        .dweight = unit_grad(t, unit, ROLE_DELTA_CONV_W),
-        .accumulate = unit->to.adds,
-    };
-    t->device->ops->causal_conv_bwd(pass->stream, &conv);
+    PASS_OP(pass, head_norm_bwd, .dtype = t->dtype, .M = pass->M, .heads = delta->value_heads, .D = delta->value_dim,
+            .ld_x = values, .ld_dy = values, .ld_dx = values, .dx = datt, .dy = datt, .x = b->core,
+            .weight = unit_param(t, unit, ROLE_DELTA_NORM_W), .rstd = b->core_rstd,
+            .dweight = unit_grad(t, unit, ROLE_DELTA_NORM_W), .accumulate = unit->to.adds,
+            .gate = row_at(t, b->qkv, at.z, 1), .dgate = row_at(t, din, at.z, 1), .ld_gate = at.width);
+    PASS_OP(pass, delta_rule_bwd, .fwd = delta_args(pass, unit, b), .dout = datt, .dq = t->dconv,
+            .dk = row_at(t, t->dconv, keys, 1), .dv = row_at(t, t->dconv, 2 * keys, 1), .da = row_at(t, din, at.a, 1),
+            .db = row_at(t, din, at.b, 1), .da_log = unit_grad(t, unit, ROLE_DELTA_A_LOG),
+            .ddt_bias = unit_grad(t, unit, ROLE_DELTA_DT_BIAS), .accumulate = unit->to.adds);
+    PASS_OP(pass, causal_conv_bwd, .dtype = t->dtype, .M = pass->M, .C = at.z, .K = delta->taps, .ld_x = at.width,
+            .ld_dy = at.z, .ld_dx = at.width, .num_seqs = pass->batch.num_seqs, .seq_start = pass->batch.seq_start,
+            .dx = din, .dy = t->dconv, .x = b->qkv, .weight = unit_param(t, unit, ROLE_DELTA_CONV_W),
+            .dweight = unit_grad(t, unit, ROLE_DELTA_CONV_W), .accumulate = unit->to.adds);
 }

@@ -9,18 +9,6 @@ static struct norm embedding_norm(const struct transformer *t)
                          t->embedded_rstd,  t->embedding_norm_weight};
 }
 
-/* Keeps the weight of the norm for backward. */
-static void embedding_keep_norm(const struct pass *pass, const struct unit *unit)
-{
-    const struct transformer *t = pass->transformer;
-    struct cast_args args = {.dst_dtype = t->dtype,
-                             .src_dtype = t->dtype,
-                             .n = t->C,
-                             .dst = t->embedding_norm_weight,
-                             .src = unit_param(t, unit, ROLE_EMBED_NORM_W)};
-    t->device->ops->cast(pass->stream, &args);
-}
-
 enum status embedding_forward(const struct pass *pass, enum param_pass kind)
 {
     const struct transformer *t = pass->transformer;
@@ -35,7 +23,9 @@ enum status embedding_forward(const struct pass *pass, enum param_pass kind)
         t->device->ops->embedding_fwd(pass->stream, &args);
         adapter_embed(pass, &unit, args.out);
         if (t->embedded) norm_forward(pass, &unit, embedding_norm(t), NULL, NULL);
-        if (t->embedding_norm_weight) embedding_keep_norm(pass, &unit);
+        if (t->embedding_norm_weight) /* for backward */
+            PASS_OP(pass, cast, t->dtype, t->dtype, t->C, t->embedding_norm_weight,
+                    unit_param(t, &unit, ROLE_EMBED_NORM_W));
         drop(pass, DROPOUT_EMBEDDING, 0, t->blocks[0].res1, t->blocks[0].res1);
         if (t->I) layer_inputs_forward(pass, &unit);
     }

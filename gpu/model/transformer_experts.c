@@ -108,22 +108,30 @@ static float *experts_bias_grad(const struct pass *pass, const struct unit *unit
     return grad ? grad + experts_first(t) * p.N : NULL;
 }
 
+/* y = x · W of all experts. */
+static struct grouped_linear_fwd_args grouped_of(const struct pass *pass, const struct unit *unit,
+                                                 const struct block_buffers *b, struct expert_product p, void *y,
+                                                 const void *x)
+{
+    const struct transformer *t = pass->transformer;
+    return (struct grouped_linear_fwd_args){.dtype = t->dtype,
+                                            .weights_in_out = experts_of(t)->interleaved,
+                                            .M = experts_rows(pass),
+                                            .N = p.N,
+                                            .K = p.K,
+                                            .E = experts_here(t),
+                                            .y = y,
+                                            .x = x,
+                                            .w = unit_param(t, unit, p.weight),
+                                            .bias = experts_bias(t, unit, p),
+                                            .offsets = b->offsets};
+}
+
 static void grouped_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
                             struct expert_product p, void *y, const void *x)
 {
-    const struct transformer *t = pass->transformer;
-    const struct grouped_linear_fwd_args args = {.dtype = t->dtype,
-                                                 .weights_in_out = experts_of(t)->interleaved,
-                                                 .M = experts_rows(pass),
-                                                 .N = p.N,
-                                                 .K = p.K,
-                                                 .E = experts_here(t),
-                                                 .y = y,
-                                                 .x = x,
-                                                 .w = unit_param(t, unit, p.weight),
-                                                 .bias = experts_bias(t, unit, p),
-                                                 .offsets = b->offsets};
-    t->device->ops->grouped_linear_fwd(pass->stream, &args);
+    const struct grouped_linear_fwd_args args = grouped_of(pass, unit, b, p, y, x);
+    pass->transformer->device->ops->grouped_linear_fwd(pass->stream, &args);
     adapter_experts_forward(pass, unit, p.weight, &args);
 }
 
@@ -156,17 +164,9 @@ static struct grouped_linear_bwd_input_args grouped_input_args(const struct pass
                                                                const struct block_buffers *b, struct expert_product p,
                                                                void *dx, const void *dy)
 {
-    const struct transformer *t = pass->transformer;
-    return (struct grouped_linear_bwd_input_args){.dtype = t->dtype,
-                                                  .weights_in_out = experts_of(t)->interleaved,
-                                                  .M = experts_rows(pass),
-                                                  .N = p.N,
-                                                  .K = p.K,
-                                                  .E = experts_here(t),
-                                                  .dx = dx,
-                                                  .dy = dy,
-                                                  .w = unit_param(t, unit, p.weight),
-                                                  .offsets = b->offsets};
+    const struct grouped_linear_fwd_args f = grouped_of(pass, unit, b, p, NULL, NULL);
+    return (struct grouped_linear_bwd_input_args){f.dtype, f.weights_in_out, f.M,  f.N, f.K, f.E, dx, dy,
+                                                  f.w,     f.offsets,        false};
 }
 
 /* Before the two gradients of a product, in any order: what its adapter computes once for both. */
@@ -207,9 +207,8 @@ int experts_products(const struct transformer *t, int64_t M, void *place,
 static void experts_gather(const struct pass *pass, const struct block_buffers *b, const void *x)
 {
     const struct transformer *t = pass->transformer;
-    const struct gather_tokens_args args = {
-        t->dtype, experts_tokens(pass), experts_of(t)->per_token, t->C, t->routed, x, b->places};
-    t->device->ops->gather_tokens(pass->stream, &args);
+    PASS_OP(pass, gather_tokens, t->dtype, experts_tokens(pass), experts_of(t)->per_token, t->C, t->routed, x,
+            b->places);
 }
 
 /* y (+)= the rows of `from`, by token, times their weights (NULL: 1). */
@@ -217,9 +216,8 @@ static void combine_routed(const struct pass *pass, const struct block_buffers *
                            bool accumulate)
 {
     const struct transformer *t = pass->transformer;
-    const struct combine_tokens_args args = {
-        t->dtype, experts_tokens(pass), experts_of(t)->per_token, t->C, y, t->routed, weights, b->places, accumulate};
-    t->device->ops->combine_tokens(pass->stream, &args);
+    PASS_OP(pass, combine_tokens, t->dtype, experts_tokens(pass), experts_of(t)->per_token, t->C, y, t->routed, weights,
+            b->places, accumulate);
 }
 
 /* ---- exchanges ----------------------------------------------------------- */
@@ -284,18 +282,13 @@ static const float *experts_own_dweights(const struct pass *pass, const struct u
     const bool shared = experts_shared(t);
     const struct token_exchange sums =
         exchange_of(t, true, t->dweights, t->own_dweights, experts->per_token, DTYPE_F32);
-    const struct combine_bias_bwd_args bias = {.dtype = t->dtype,
-                                               .M = pass->M,
-                                               .k = experts->per_token,
-                                               .E = experts->count,
-                                               .C = t->C,
-                                               .dweights = shared ? t->own_dweights : t->dweights,
-                                               .bias = unit_param(t, unit, ROLE_EXPERT_DOWN_B),
-                                               .dy = dy,
-                                               .experts = b->choices};
+    const void *bias = unit_param(t, unit, ROLE_EXPERT_DOWN_B);
+    float *dweights = shared ? t->own_dweights : t->dweights;
     if (shared) pass->verbs->exchange(pass->verbs->self, &sums, 1, pass->stream);
-    if (bias.bias && pass->M > 0) t->device->ops->combine_bias_bwd(pass->stream, &bias);
-    return bias.dweights;
+    if (bias && pass->M > 0)
+        PASS_OP(pass, combine_bias_bwd, .dtype = t->dtype, .M = pass->M, .k = experts->per_token, .E = experts->count,
+                .C = t->C, .dweights = dweights, .bias = bias, .dy = dy, .experts = b->choices);
+    return dweights;
 }
 
 /* ---- routing ------------------------------------------------------------- */
@@ -399,12 +392,9 @@ void experts_again(const struct pass *pass, const struct unit *unit, const struc
 {
     const struct transformer *t = pass->transformer;
     if (!has_shared_expert(pass, b)) return;
-    const struct swiglu_fwd_args shared = {.dtype = t->dtype,
-                                           .M = pass->M,
-                                           .F = experts_of(t)->shared_size,
-                                           .h = b->shared_hidden,
-                                           .gate_up = b->shared_inner};
-    if (transformer_gates_again(t)) t->device->ops->swiglu_fwd(pass->stream, &shared);
+    if (transformer_gates_again(t))
+        PASS_OP(pass, swiglu_fwd, .dtype = t->dtype, .M = pass->M, .F = experts_of(t)->shared_size,
+                .h = b->shared_hidden, .gate_up = b->shared_inner);
     if (b->shared_scale) linear_forward(pass, unit, LINEAR_DOWN, b->shared_out, b->shared_hidden, NULL);
 }
 
@@ -413,14 +403,9 @@ void experts_forward(const struct pass *pass, const struct unit *unit, const str
     const struct transformer *t = pass->transformer;
     router_forward(pass, unit, router_of(pass, unit, b), x);
     const void *tokens = experts_exchange_choices(pass, b, x);
-    const struct permute_experts_args order = {experts_tokens(pass),
-                                               experts_here(t),
-                                               experts_of(t)->per_token,
-                                               experts_shared(t) ? t->all_choices : b->choices,
-                                               b->offsets,
-                                               b->places,
-                                               experts_first(t)};
-    t->device->ops->permute_experts(pass->stream, &order);
+    const int32_t *choices = experts_shared(t) ? t->all_choices : b->choices;
+    PASS_OP(pass, permute_experts, .M = experts_tokens(pass), .E = experts_here(t), .k = experts_of(t)->per_token,
+            .experts = choices, .offsets = b->offsets, .places = b->places, .first = experts_first(t));
     experts_gather(pass, b, tokens);
     grouped_forward(pass, unit, b, gate_up_of(t), b->inner, t->routed);
     if (b->shared_scale) router_forward(pass, unit, scale_of(t, b), x);
@@ -432,21 +417,13 @@ void experts_combine(const struct pass *pass, const struct unit *unit, const str
 {
     const struct transformer *t = pass->transformer;
     const struct experts_desc *experts = experts_of(t);
-    const struct swiglu_fwd_args gate = {.dtype = t->dtype,
-                                         .M = experts_rows(pass),
-                                         .F = experts->inner_size,
-                                         .h = t->wide,
-                                         .gate_up = b->inner,
-                                         .interleaved = experts->interleaved,
-                                         .limit = (float)experts->limit,
-                                         .alpha = (float)experts->alpha,
-                                         .rows = experts_shared(t) ? b->offsets + experts_here(t) : NULL};
-    const struct combine_tokens_args scaled = {t->dtype,      pass->M,         1,    t->C, y,
-                                               b->shared_out, b->shared_scale, NULL, false};
-    t->device->ops->swiglu_fwd(pass->stream, &gate);
+    PASS_OP(pass, swiglu_fwd, .dtype = t->dtype, .M = experts_rows(pass), .F = experts->inner_size, .h = t->wide,
+            .gate_up = b->inner, .interleaved = experts->interleaved, .limit = (float)experts->limit,
+            .alpha = (float)experts->alpha, .rows = experts_shared(t) ? b->offsets + experts_here(t) : NULL);
     grouped_forward(pass, unit, b, down_of(t), t->routed, t->wide);
     if (has_shared_expert(pass, b) && b->shared_scale)
-        t->device->ops->combine_tokens(pass->stream, &scaled);
+        PASS_OP(pass, combine_tokens, .dtype = t->dtype, .M = pass->M, .k = 1, .C = t->C, .y = y, .ye = b->shared_out,
+                .weights = b->shared_scale);
     else if (has_shared_expert(pass, b))
         linear_forward(pass, unit, LINEAR_DOWN, y, b->shared_hidden, NULL);
     experts_return(pass, b, y, true, b->shared_inner != NULL);
@@ -459,10 +436,10 @@ static void shared_backward(const struct pass *pass, const struct unit *unit, co
                             const void *dy, void *dx, const void *x)
 {
     const struct transformer *t = pass->transformer;
-    const struct scale_rows_bwd_args scaled = {t->dtype,      pass->M,         t->C,       b->shared_out, dy,
-                                               b->shared_out, b->shared_scale, t->dweights};
     const void *dout = b->shared_scale ? b->shared_out : dy;
-    if (b->shared_scale) t->device->ops->scale_rows_bwd(pass->stream, &scaled);
+    if (b->shared_scale)
+        PASS_OP(pass, scale_rows_bwd, .dtype = t->dtype, .M = pass->M, .C = t->C, .dx = b->shared_out, .dy = dy,
+                .x = b->shared_out, .weights = b->shared_scale, .dweights = t->dweights);
     linear_backward(pass, unit, LINEAR_DOWN, t->wide, dout, b->shared_hidden, b->shared_inner);
     linear_backward(pass, unit, LINEAR_UP, dx, b->shared_inner, x, NULL);
     if (b->shared_scale) router_backward(pass, unit, scale_of(t, b), t->dweights, dx, x);
@@ -559,11 +536,7 @@ void experts_end_forward(const struct pass *pass)
 {
     const struct transformer *t = pass->transformer;
     if (!t->sparse_layers || !pass->expert_sums || pass->M == 0) return;
-    const struct sum_experts_args args = {.E = experts_of(t)->count,
-                                          .scale = experts_of(t)->sigmoid ? 0 : experts_aux_factor(pass),
-                                          .counts = t->counts,
-                                          .prob_sums = t->prob_sums,
-                                          .aux_sum = pass->expert_sums,
-                                          .loads = pass->expert_sums + 1};
-    t->device->ops->sum_experts(pass->stream, &args);
+    const double scale = experts_of(t)->sigmoid ? 0 : experts_aux_factor(pass);
+    PASS_OP(pass, sum_experts, .E = experts_of(t)->count, .scale = scale, .counts = t->counts,
+            .prob_sums = t->prob_sums, .aux_sum = pass->expert_sums, .loads = pass->expert_sums + 1);
 }

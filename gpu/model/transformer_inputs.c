@@ -30,27 +30,15 @@ void layer_inputs_forward(const struct pass *pass, const struct unit *unit)
     const struct transformer *t = pass->transformer;
     const int64_t width = t->L * t->I;
     linear_forward(pass, unit, LINEAR_LAYER_IN, t->projected, t->blocks[0].res1, NULL);
-    const struct head_norm_fwd_args norm = {
-        .dtype = t->dtype,
-        .M = pass->M,
-        .heads = t->L,
-        .D = t->I,
-        .ld_x = width,
-        .ld_y = width,
-        .eps = t->eps * (float)t->C, /* transformers norms the product divided by √C: the same, but for eps */
-        .y = t->layer_in,
-        .x = t->projected,
-        .weight = unit_param(t, unit, ROLE_LAYER_IN_NORM),
-        .weight_offset = (float)t->config.desc->norm_offset,
-        .rstd = t->projected_rstd,
-    };
-    t->device->ops->head_norm_fwd(pass->stream, &norm);
+    /* transformers norms the product divided by √C: the same, but for eps */
+    PASS_OP(pass, head_norm_fwd, .dtype = t->dtype, .M = pass->M, .heads = t->L, .D = t->I, .ld_x = width,
+            .ld_y = width, .eps = t->eps * (float)t->C, .y = t->layer_in, .x = t->projected,
+            .weight = unit_param(t, unit, ROLE_LAYER_IN_NORM), .weight_offset = (float)t->config.desc->norm_offset,
+            .rstd = t->projected_rstd);
     const struct embedding_fwd_args embedding =
         embedding_fwd_args(pass, width, t->wide, unit_param(t, unit, ROLE_LAYER_WTE), inputs_scale(t));
     t->device->ops->embedding_fwd(pass->stream, &embedding);
-    const struct add_args sum = {
-        .dtype = t->dtype, .n = pass->M * width, .y = t->layer_in, .a = t->layer_in, .b = t->wide};
-    t->device->ops->add(pass->stream, &sum);
+    PASS_OP(pass, add, .dtype = t->dtype, .n = pass->M * width, .y = t->layer_in, .a = t->layer_in, .b = t->wide);
     inputs_halve(pass);
 }
 
@@ -63,24 +51,10 @@ void layer_inputs_backward(const struct pass *pass, const struct unit *unit)
         embedding_bwd_args(pass, unit, width, unit_grad(t, unit, ROLE_LAYER_WTE), t->layer_in, inputs_scale(t));
     embedding.V = t->config.desc->layer_vocab;
     t->device->ops->embedding_bwd(pass->stream, &embedding);
-    const struct head_norm_bwd_args norm = {
-        .dtype = t->dtype,
-        .M = pass->M,
-        .heads = t->L,
-        .D = t->I,
-        .ld_x = width,
-        .ld_dy = width,
-        .ld_dx = width,
-        .dx = t->layer_in,
-        .dy = t->layer_in,
-        .x = t->projected,
-        .weight = unit_param(t, unit, ROLE_LAYER_IN_NORM),
-        .weight_offset = (float)t->config.desc->norm_offset,
-        .rstd = t->projected_rstd,
-        .dweight = unit_grad(t, unit, ROLE_LAYER_IN_NORM),
-        .accumulate = unit->to.adds,
-    };
-    t->device->ops->head_norm_bwd(pass->stream, &norm);
+    PASS_OP(pass, head_norm_bwd, .dtype = t->dtype, .M = pass->M, .heads = t->L, .D = t->I, .ld_x = width,
+            .ld_dy = width, .ld_dx = width, .dx = t->layer_in, .dy = t->layer_in, .x = t->projected,
+            .weight = unit_param(t, unit, ROLE_LAYER_IN_NORM), .weight_offset = (float)t->config.desc->norm_offset,
+            .rstd = t->projected_rstd, .dweight = unit_grad(t, unit, ROLE_LAYER_IN_NORM), .accumulate = unit->to.adds);
     linear_backward(pass, unit, LINEAR_LAYER_IN, t->delta, t->layer_in, t->blocks[0].res1, NULL);
     add_rows(pass, t->dres, t->dres, t->delta, NULL);
 }
@@ -99,18 +73,10 @@ static void *input_of_layer(const struct transformer *t, const struct block_buff
 void layer_input_add(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    const struct gate_fwd_args gate = {.dtype = t->dtype,
-                                       .M = pass->M,
-                                       .C = t->I,
-                                       .ld_gate = t->I,
-                                       .y = b->in_act,
-                                       .x = input_of_layer(t, b),
-                                       .gate = b->in_gate,
-                                       .ld_x = t->L * t->I,
-                                       .gelu = true};
     add_rows(pass, b->res3, b->res2, t->delta, NULL);
     linear_forward(pass, unit, LINEAR_IN_GATE, b->in_gate, b->res3, NULL);
-    t->device->ops->gate_fwd(pass->stream, &gate);
+    PASS_OP(pass, gate_fwd, .dtype = t->dtype, .M = pass->M, .C = t->I, .ld_gate = t->I, .y = b->in_act,
+            .x = input_of_layer(t, b), .gate = b->in_gate, .ld_x = t->L * t->I, .gelu = true);
     linear_forward(pass, unit, LINEAR_IN_OUT, b->out3, b->in_act, NULL);
     norm_forward(pass, unit, third_post_norm(t, b), NULL, NULL);
 }
@@ -119,20 +85,10 @@ void layer_input_backward(const struct pass *pass, const struct unit *unit, cons
 {
     const struct transformer *t = pass->transformer;
     void *input = input_of_layer(t, b);
-    const struct gate_bwd_args gate = {.dtype = t->dtype,
-                                       .M = pass->M,
-                                       .C = t->I,
-                                       .ld_gate = t->I,
-                                       .dx = input,
-                                       .dgate = b->in_gate,
-                                       .dy = t->wide,
-                                       .x = input,
-                                       .gate = b->in_gate,
-                                       .ld_x = t->L * t->I,
-                                       .gelu = true};
     norm_backward(pass, unit, third_post_norm(t, b), t->dbranch, t->dres, NULL, (struct row_sums){0});
     linear_backward(pass, unit, LINEAR_IN_OUT, t->wide, t->dbranch, b->in_act, NULL);
-    t->device->ops->gate_bwd(pass->stream, &gate);
+    PASS_OP(pass, gate_bwd, .dtype = t->dtype, .M = pass->M, .C = t->I, .ld_gate = t->I, .dx = input,
+            .dgate = b->in_gate, .dy = t->wide, .x = input, .gate = b->in_gate, .ld_x = t->L * t->I, .gelu = true);
     linear_backward(pass, unit, LINEAR_IN_GATE, t->delta, b->in_gate, b->res3, NULL);
     add_rows(pass, t->dres, t->dres, t->delta, NULL);
 }

@@ -214,13 +214,11 @@ void norm_backward(const struct pass *pass, const struct unit *unit, struct norm
 void accumulate_to(const struct pass *pass, int64_t n, void *dst, enum dtype dst_dtype, const void *src,
                    enum dtype src_dtype, float scale, bool adds)
 {
-    const struct accumulate_args args = {dst_dtype, src_dtype, n, dst, src, scale, adds};
-    pass->transformer->device->ops->accumulate(pass->stream, &args);
+    PASS_OP(pass, accumulate, dst_dtype, src_dtype, n, dst, src, scale, adds);
 }
 
 void add_rows(const struct pass *pass, void *y, const void *a, const void *b, const void *factor)
 {
     const struct transformer *t = pass->transformer;
-    struct add_args args = {.dtype = t->dtype, .n = pass->M * t->C, .y = y, .a = a, .b = b, .factor = factor};
-    t->device->ops->add(pass->stream, &args);
+    PASS_OP(pass, add, .dtype = t->dtype, .n = pass->M * t->C, .y = y, .a = a, .b = b, .factor = factor);
 }

@@ -198,7 +198,7 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
         b->hidden = take_dt(t, arena, M, widths.hidden);
         b->shared_hidden = take_dt(t, arena, M, widths.shared);
         b->shared_out = take_dt(t, arena, M * widths.scaled, t->C);
-        if (block_runs_up_again(t)) b->inner = take_dt(t, arena, M, widths.inner);
+        if (!transformer_gates(t)) b->inner = take_dt(t, arena, M, widths.inner);
         break;
     case RECOMPUTE_ATTENTION:
         b->qkv = take_dt(t, arena, M, widths.qkv);
@@ -217,7 +217,7 @@ static void layout_group(const struct transformer *t, struct arena *arena, enum 
         b->post2 = layout_take_f32(arena, after, 1);
         b->post1_mean = layout_take_f32(arena, layer_norm ? after : 0, 1);
         b->post2_mean = layout_take_f32(arena, layer_norm ? after : 0, 1);
-        if (!block_runs_up_again(t)) b->inner = take_dt(t, arena, M, widths.inner);
+        if (transformer_gates(t)) b->inner = take_dt(t, arena, M, widths.inner);
         if (widths.routed) layout_experts(t, arena, &widths, b);
         b->res3 = t->config.training ? take_dt(t, arena, input, t->C) : b->res2;
         b->in_gate = take_dt(t, arena, M, t->I);

@@ -18,21 +18,6 @@ static void *prepare_place(void)
     return (void *)(uintptr_t)ARENA_ALIGN;
 }
 
-static void prepare_start(struct products *p, const struct transformer *t)
-{
-    const size_t most = (size_t)(t->L + 2) * PRODUCTS_OF_UNIT;
-    *p = (struct products){.fwd = memory_zeroed(most, sizeof *p->fwd),
-                           .bwd_input = memory_zeroed(most, sizeof *p->bwd_input),
-                           .bwd_weight = memory_zeroed(2 * most, sizeof *p->bwd_weight)};
-}
-
-static void prepare_release(struct products *p)
-{
-    free(p->fwd);
-    free(p->bwd_input);
-    free(p->bwd_weight);
-}
-
 /* The products of a matrix, and of its adapters. */
 static void prepare_linear(const struct pass *pass, const struct unit *unit, enum linear which)
 {
@@ -79,7 +64,7 @@ static void prepare_blocks(const struct pass *pass, struct unit *unit)
 
 /* Those of weights once more, added to gradients: accumulates, of all; else of the head's, whose first chunk may
  * overwrite its gradient, and later chunks add to it. blocks: the first of the head. */
-static void prepare_sums(struct products *p, const struct transformer *t, int blocks, bool accumulates)
+static void prepare_sums(struct linear_products *p, const struct transformer *t, int blocks, bool accumulates)
 {
     const bool chunks = t->config.batch.max_tokens > t->chunk;
     const int once = p->num_bwd_weight;
@@ -94,7 +79,12 @@ static void prepare_sums(struct products *p, const struct transformer *t, int bl
 
 enum status transformer_prepare(const struct transformer *t, bool accumulates, bool matrix_sums, struct error *err)
 {
-    struct products p;
+    const size_t most = (size_t)(t->L + 2) * PRODUCTS_OF_UNIT;
+    struct grouped_linear_fwd_args grouped[EXPERT_PRODUCTS];
+    struct linear_products p = {.fwd = memory_zeroed(most, sizeof *p.fwd),
+                                .bwd_input = memory_zeroed(most, sizeof *p.bwd_input),
+                                .bwd_weight = memory_zeroed(2 * most, sizeof *p.bwd_weight),
+                                .grouped = grouped};
     struct transformer placed = *t; /* the dry layout has no addresses */
     placed.logits = placed.lora_xa = placed.lora_dxa = placed.lora_x = prepare_place();
     const int64_t M = t->config.batch.max_tokens, last = M % t->chunk;
@@ -105,7 +95,6 @@ enum status transformer_prepare(const struct transformer *t, bool accumulates, b
         unit.to.grads[part] = prepare_place();
         unit.to.matrix_sums[part] = matrix_sums ? prepare_place() : NULL;
     }
-    prepare_start(&p, t);
     prepare_blocks(&pass, &unit);
     const int blocks = p.num_bwd_weight;
     memset(unit.to.matrix_sums, 0, sizeof unit.to.matrix_sums);
@@ -119,19 +108,12 @@ enum status transformer_prepare(const struct transformer *t, bool accumulates, b
     prepare_head(&pass, &head, matrix, t->chunk);
     if (last) prepare_head(&pass, &head, matrix, last);
     prepare_sums(&p, t, blocks, accumulates);
-    struct grouped_linear_fwd_args grouped[EXPERT_PRODUCTS];
-    const struct linear_products products = {
-        .fwd = p.fwd,
-        .bwd_input = p.bwd_input,
-        .bwd_weight = p.bwd_weight,
-        .num_fwd = p.num_fwd,
-        .num_bwd_input = t->config.training ? p.num_bwd_input : 0,
-        .num_bwd_weight = t->config.training ? p.num_bwd_weight : 0,
-        .grouped = grouped,
-        .num_grouped = experts_products(t, M, prepare_place(), grouped),
-    };
-    const enum status status = ops_prepare(t->device, &products, err);
-    prepare_release(&p);
+    p.num_grouped = experts_products(t, M, prepare_place(), grouped);
+    if (!t->config.training) p.num_bwd_input = p.num_bwd_weight = 0;
+    const enum status status = ops_prepare(t->device, &p, err);
+    free(p.fwd);
+    free(p.bwd_input);
+    free(p.bwd_weight);
     return status;
 }
 

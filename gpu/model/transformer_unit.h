@@ -4,14 +4,6 @@
 
 #include "gpu/model/transformer_state.h"
 
-/* Matrix products of a pass that announces them (transformer_prepare.c). */
-struct products {
-    struct linear_fwd_args *fwd;
-    struct linear_bwd_input_args *bwd_input;
-    struct linear_bwd_weight_args *bwd_weight;
-    int num_fwd, num_bwd_input, num_bwd_weight;
-};
-
 /* One pass over the units, forward or forward and backward: the values that all units share. */
 struct pass {
     struct transformer *transformer;
@@ -21,15 +13,22 @@ struct pass {
     const struct param_verbs *verbs;
     struct stream *stream;
     struct error *err;
-    struct loss_factor factor; /* training */
-    double *loss_sum;          /* device scalar */
-    double *expert_sums;       /* device (1 + E), or NULL */
+    struct loss_factor factor;             /* training */
+    double *loss_sum;                      /* device scalar */
+    const struct sequence_loss *sequences; /* training; NULL: the losses of targets are summed */
+    const struct batch *host_batch;        /* with sequences */
+    const struct row_results *rows;        /* evaluation; may be NULL */
+    double *expert_sums;                   /* device (1 + E), or NULL */
     /* evaluation of a classifier: the batch's targets, and where the logits of rows with a target go; else NULL */
     const int32_t *host_targets;
     float *host_logits;
-    const struct kv_cache *cache; /* generation: of the tokens before these, and gets these; else NULL */
-    struct products *announces;   /* NULL, or products are added there, and nothing runs */
+    const struct kv_cache *cache;      /* generation: of the tokens before these, and gets these; else NULL */
+    struct linear_products *announces; /* NULL, or products are added there, and nothing runs */
 };
+
+/* Runs an op in the pass, with the named members of its arguments. */
+#define PASS_OP(pass, op, ...) \
+    (pass)->transformer->device->ops->op((pass)->stream, &(const struct op##_args){__VA_ARGS__})
 
 /* Runs a matrix product, or announces it. kind: fwd, bwd_input or bwd_weight. */
 #define PASS_PRODUCT(pass, kind, args)                                                              \
@@ -82,9 +81,6 @@ enum status block_forward(const struct pass *pass, int64_t block, enum param_pas
 
 /* In transformer.dres: from the gradient of the block's output to that of its input. */
 enum status block_backward(const struct pass *pass, int64_t block);
-
-/* Whether the up matrix's product is run again for the MLP's activation: its GELU is a part of the product. */
-bool block_runs_up_again(const struct transformer *t);
 
 /* The arguments of attention without its pointers. */
 struct attention_bwd_args attention_bwd_sizes(const struct transformer *t, int64_t block, int64_t M, int32_t num_seqs,

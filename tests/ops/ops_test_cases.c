@@ -691,6 +691,16 @@ const struct op_case op_cases[] = {
     {.op = "cross_entropy", .M = 3, .N = 9003, .K = 9008, .pad = 5, .flags = L2 | IN_PLACE},
     {.op = "cross_entropy", .M = 17, .N = 320, .flags = L2 | LOSS_ONLY},
     {.op = "cross_entropy", .M = 20, .N = 40, .flags = L2 | EXTREME},
+    {.op = "cross_entropy", .M = 7, .N = 53, .flags = RESIDUAL}, /* factors and losses of rows */
+    {.op = "cross_entropy", .M = 300, .N = 258, .pad = 14, .flags = RESIDUAL | L2 | IN_PLACE | WIDE_OUT, .cap = 3},
+    {.op = "cross_entropy", .M = 300, .N = 17, .flags = RESIDUAL | LOSS_ONLY},
+    {.op = "cross_entropy", .M = 7, .N = 1, .flags = BIAS | RESIDUAL}, /* linear */
+    {.op = "cross_entropy", .M = 7, .N = 53, .P = 53},                 /* teachers */
+    {.op = "cross_entropy", .M = 9, .N = 1030, .K = 1040, .P = 8, .pad = 14, .flags = IN_PLACE | WIDE_OUT | RESIDUAL},
+    {.op = "cross_entropy", .M = 7, .N = 601, .P = 3, .pad = 7, .flags = IN_PLACE, .cap = 3, .factor = 0.5},
+    {.op = "cross_entropy", .M = 7, .N = 53, .P = 1, .flags = LOSS_ONLY},
+    {.op = "cross_entropy", .M = 7, .N = 53, .pad = 3, .flags = BIAS | RESIDUAL | IN_PLACE | WIDE_OUT, .cap = 3},
+    {.op = "cross_entropy", .M = 3, .N = 9003, .K = 9008, .pad = 5, .flags = BIAS | IN_PLACE},
     /* more than a GPU's shared memory holds, partly in 16 bits */
     {.op = "cross_entropy", .M = 2, .N = 118006, .pad = 2, .flags = IN_PLACE | WIDE_OUT},
     {.op = "cross_entropy", .M = 2, .N = 118008, .flags = IN_PLACE | L2},

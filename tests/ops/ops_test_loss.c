@@ -4,11 +4,33 @@
 #include "comm/sums.h"
 #include "tests/ops/ops_test_drivers.h"
 
-/* ---- cross-entropy: N is the vocabulary, K the padded one (or 0); L2: smoothed labels  */
+/* ---- cross-entropy: N is the vocabulary, K the padded one (or 0); L2: smoothed labels; RESIDUAL: scales and losses of
+ * rows; BIAS: linear; P: tokens of a teacher, index_b, whose log-probabilities are b */
+
+static const double teacher_temperature = 1.5, teacher_alpha = 0.75;
+
+/* The teacher's probability of column j in row i. */
+static double teacher_p(const struct harness *h, int64_t i, int64_t j)
+{
+    const int64_t K = h->c->P;
+    double found = 0, total = 0;
+    for (int64_t k = 0; k < K; k++) {
+        const double p = exp(h->b->host[i * K + k] / teacher_temperature);
+        total += p;
+        if (h->index_b[i * K + k] == j) found = p;
+    }
+    return found / total;
+}
 
 static double cross_entropy_smoothing(const struct harness *h)
 {
     return has(h, L2) ? (double)0.1f : 0;
+}
+
+/* The part of the gradient that is not wanted, where the logit is z. */
+static double cross_entropy_p(const struct harness *h, double z, double lse)
+{
+    return has(h, BIAS) ? 0 : exp(z - lse);
 }
 
 /* The wanted probability of column j in row i. */
@@ -23,10 +45,11 @@ static const float cross_entropy_scale = 0.125f;
 static const float cross_entropy_loss_scale = 2;
 static const float cross_entropy_step_scale = 1.5f;
 
-static double cross_entropy_factor(const struct harness *h)
+static double cross_entropy_factor(const struct harness *h, int64_t i)
 {
     const double of_step = has(h, IN_PLACE) ? (double)cross_entropy_step_scale : 1;
-    return (double)cross_entropy_scale * of_step * (has(h, WIDE_OUT) ? 1 : (double)cross_entropy_loss_scale);
+    const double of_row = has(h, RESIDUAL) ? h->w->host[i] : 1;
+    return (double)cross_entropy_scale * of_step * of_row * (has(h, WIDE_OUT) ? 1 : (double)cross_entropy_loss_scale);
 }
 
 static void cross_entropy_setup(struct harness *h)
@@ -45,6 +68,11 @@ static void cross_entropy_setup(struct harness *h)
         tensor_set(h->k, 1, cross_entropy_step_scale);
     }
     const float *scales = h->k->device;
+    h->w = has(h, RESIDUAL) ? tensor_in(h, "row_scale", DTYPE_F32, c->M, 2) : NULL;
+    h->y = has(h, RESIDUAL) ? tensor_out(h, "row_losses", DTYPE_F32, c->M, false) : NULL;
+    h->b = c->P ? tensor_in(h, "teacher_logps", DTYPE_F32, c->M * c->P, 3) : NULL;
+    h->index_b = c->P ? random_ints(h, c->M * c->P, c->N / c->P) : NULL;
+    for (int64_t k = 0; k < c->M * c->P; k++) h->index_b[k] += (int32_t)(k % c->P * (c->N / c->P)); /* they rise */
     h->dx = NULL;
     if (!has(h, LOSS_ONLY)) {
         h->dx = tensor_out(h, "dlogits", h->dtype, c->M * ld_dlogits, false);
@@ -54,23 +82,32 @@ static void cross_entropy_setup(struct harness *h)
             h->dx->name = "dlogits in place";
         }
     }
-    h->args.cross_entropy = (struct cross_entropy_args){.dtype = h->dtype,
-                                                        .logits_dtype = wide_dtype(h),
-                                                        .M = c->M,
-                                                        .V = c->N,
-                                                        .V_padded = c->K,
-                                                        .ld_logits = ld,
-                                                        .ld_dlogits = ld_dlogits,
-                                                        .logits = h->x->device,
-                                                        .dlogits = h->dx ? h->dx->device : NULL,
-                                                        .targets = device_ints(h, h->index_a, c->M),
-                                                        .logit_scale = (float)factor_of(c),
-                                                        .softcap = (float)c->cap,
-                                                        .scale = cross_entropy_scale,
-                                                        .smoothing = (float)cross_entropy_smoothing(h),
-                                                        .step_scale = has(h, IN_PLACE) ? scales + 1 : NULL,
-                                                        .loss_scale = has(h, WIDE_OUT) ? NULL : scales,
-                                                        .loss_sum = h->loss->device};
+    h->args.cross_entropy =
+        (struct cross_entropy_args){.dtype = h->dtype,
+                                    .logits_dtype = wide_dtype(h),
+                                    .M = c->M,
+                                    .V = c->N,
+                                    .V_padded = c->K,
+                                    .ld_logits = ld,
+                                    .ld_dlogits = ld_dlogits,
+                                    .logits = h->x->device,
+                                    .dlogits = h->dx ? h->dx->device : NULL,
+                                    .targets = device_ints(h, h->index_a, c->M),
+                                    .logit_scale = (float)factor_of(c),
+                                    .softcap = (float)c->cap,
+                                    .scale = cross_entropy_scale,
+                                    .smoothing = (float)cross_entropy_smoothing(h),
+                                    .linear = has(h, BIAS),
+                                    .K = c->P,
+                                    .teacher_ids = c->P ? device_ints(h, h->index_b, c->M * c->P) : NULL,
+                                    .teacher_logps = h->b ? h->b->device : NULL,
+                                    .temperature = (float)teacher_temperature,
+                                    .alpha = (float)teacher_alpha,
+                                    .row_scale = h->w ? h->w->device : NULL,
+                                    .row_losses = h->y ? h->y->device : NULL,
+                                    .step_scale = has(h, IN_PLACE) ? scales + 1 : NULL,
+                                    .loss_scale = has(h, WIDE_OUT) ? NULL : scales,
+                                    .loss_sum = h->loss->device};
 }
 
 /* The value whose softmax is taken; *slope: its derivative. */
@@ -89,28 +126,55 @@ static double row_lse(const struct op_case *c, const double *x)
     return highest + log(sum);
 }
 
-static double cross_entropy_sum(struct harness *h)
+/* log of the sum of exp(z / T) */
+static double cool_lse(const struct op_case *c, const double *x)
 {
-    double sum = 0, slope;
-    for (int64_t i = 0; i < h->c->M; i++) {
-        const double *row = h->x->host + i * (h->c->N + h->c->pad);
-        const double lse = h->index_a[i] >= 0 ? row_lse(h->c, row) : 0;
-        for (int64_t j = 0; h->index_a[i] >= 0 && j < h->c->N; j++)
-            sum += cross_entropy_wanted(h, i, j) * (lse - mapped_logit(h->c, row[j], &slope));
+    double highest = -INFINITY, sum = 0, slope;
+    for (int64_t j = 0; j < c->N; j++) highest = fmax(highest, mapped_logit(c, x[j], &slope) / teacher_temperature);
+    for (int64_t j = 0; j < c->N; j++) sum += exp(mapped_logit(c, x[j], &slope) / teacher_temperature - highest);
+    return highest + log(sum);
+}
+
+/* T² · KL(t || softmax(z / T)) */
+static double teacher_kl(const struct harness *h, int64_t i)
+{
+    const double *row = h->x->host + i * (h->c->N + h->c->pad), lse = cool_lse(h->c, row);
+    double kl = 0, slope;
+    for (int64_t j = 0; j < h->c->N; j++) {
+        const double p = teacher_p(h, i, j);
+        if (p > 0) kl += p * (log(p) - mapped_logit(h->c, row[j], &slope) / teacher_temperature + lse);
     }
-    return sum;
+    return teacher_temperature * teacher_temperature * kl;
+}
+
+static double cross_entropy_row_loss(const struct harness *h, int64_t i)
+{
+    const double *row = h->x->host + i * (h->c->N + h->c->pad);
+    double sum = 0, slope;
+    const double lse = has(h, BIAS) || h->index_a[i] < 0 ? 0 : row_lse(h->c, row);
+    for (int64_t j = 0; h->index_a[i] >= 0 && j < h->c->N; j++)
+        sum += cross_entropy_wanted(h, i, j) * (lse - mapped_logit(h->c, row[j], &slope));
+    return h->c->P && h->index_a[i] >= 0 ? (1 - teacher_alpha) * sum + teacher_alpha * teacher_kl(h, i) : sum;
 }
 
 static void cross_entropy_reference(struct harness *h)
 {
     const struct op_case *c = h->c;
-    h->loss->expected[0] = h->loss->host[0] + cross_entropy_sum(h);
+    for (int64_t i = 0; i < c->M; i++) {
+        h->loss->expected[0] += cross_entropy_row_loss(h, i);
+        if (h->y) h->y->expected[i] = cross_entropy_row_loss(h, i);
+    }
     for (int64_t i = 0; h->dx && i < c->M; i++) {
         const double *row = h->x->host + i * (c->N + c->pad);
         double *dx = h->dx->expected + i * h->args.cross_entropy.ld_dlogits, lse = row_lse(c, row), slope;
         for (int64_t j = 0; j < c->N; j++) {
-            double p = exp(mapped_logit(c, row[j], &slope) - lse);
-            dx[j] = h->index_a[i] < 0 ? 0 : cross_entropy_factor(h) * (p - cross_entropy_wanted(h, i, j)) * slope;
+            const double z = mapped_logit(c, row[j], &slope);
+            double by_z = cross_entropy_p(h, z, lse) - cross_entropy_wanted(h, i, j);
+            if (c->P)
+                by_z = (1 - teacher_alpha) * by_z +
+                       teacher_alpha * teacher_temperature *
+                           (exp(z / teacher_temperature - cool_lse(c, row)) - teacher_p(h, i, j));
+            dx[j] = h->index_a[i] < 0 ? 0 : cross_entropy_factor(h, i) * by_z * slope;
         }
         for (int64_t j = c->N; j < c->K; j++) dx[j] = 0;
     }
@@ -118,7 +182,9 @@ static void cross_entropy_reference(struct harness *h)
 
 static double cross_entropy_loss(struct harness *h)
 {
-    return cross_entropy_factor(h) * cross_entropy_sum(h);
+    double sum = 0;
+    for (int64_t i = 0; i < h->c->M; i++) sum += cross_entropy_factor(h, i) * cross_entropy_row_loss(h, i);
+    return sum;
 }
 
 static int cross_entropy_pairs(struct harness *h, struct gradient_pair *pairs)

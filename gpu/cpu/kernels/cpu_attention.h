@@ -23,16 +23,11 @@
 
 _Static_assert(ATTENTION_ROWS % MR == 0, "a block of scores consists of whole tiles");
 
-/* The sizes that forward and backward share. */
+/* What forward and backward share. */
 struct attention {
-    enum dtype dtype;
-    enum unit_kind kind;                  /* of packed operands */
-    int64_t M, H, KV, D, group, padded_d; /* padded_d: D rounded up to MR */
-    int64_t max_seq, window;
-    float scale, softcap;
-    const int32_t *seq_start;
-    struct dropout dropout;
-    bool bidirectional;
+    struct attention_fwd_args in;
+    enum unit_kind kind;     /* of packed operands */
+    int64_t group, padded_d; /* query heads of a key/value head; D rounded up to MR */
 };
 
 struct attention_unit {
@@ -41,27 +36,14 @@ struct attention_unit {
 
 static struct attention_unit attention_unit_at(const struct attention *a, int64_t index)
 {
-    int64_t s = index / a->KV;
-    return (struct attention_unit){a->seq_start[s], a->seq_start[s + 1] - a->seq_start[s], index % a->KV};
+    int64_t s = index / a->in.KV;
+    return (struct attention_unit){a->in.seq_start[s], a->in.seq_start[s + 1] - a->in.seq_start[s], index % a->in.KV};
 }
 
 static struct attention attention_of(struct stream *stream, const struct attention_fwd_args *args)
 {
-    return (struct attention){args->dtype,
-                              gemm_block_kind(device_cpu_kernels(stream->device), args->dtype),
-                              args->M,
-                              args->H,
-                              args->KV,
-                              args->D,
-                              args->H / args->KV,
-                              round_up(args->D, MR),
-                              args->max_seq,
-                              args->window,
-                              args->scale,
-                              args->softcap,
-                              args->seq_start,
-                              args->dropout,
-                              args->bidirectional};
+    const enum unit_kind kind = gemm_block_kind(device_cpu_kernels(stream->device), args->dtype);
+    return (struct attention){*args, kind, args->H / args->KV, round_up(args->D, MR)};
 }
 
 static int64_t units_of(const struct attention *a, int64_t elements)
@@ -72,12 +54,12 @@ static int64_t units_of(const struct attention *a, int64_t elements)
 /* The floats of a unit's operand in panels of MR tokens, and in panels of MR columns. */
 static int64_t by_token_floats(const struct attention *a)
 {
-    return round_up(a->max_seq, MR) * units_of(a, a->D);
+    return round_up(a->in.max_seq, MR) * units_of(a, a->in.D);
 }
 
 static int64_t by_column_floats(const struct attention *a)
 {
-    return a->padded_d * units_of(a, a->max_seq);
+    return a->padded_d * units_of(a, a->in.max_seq);
 }
 
 static ALWAYS_INLINE void attention_pack(float *dst, const void *x, int64_t row_stride, int64_t k_stride, int64_t rows,
@@ -90,20 +72,22 @@ static ALWAYS_INLINE void attention_pack(float *dst, const void *x, int64_t row_
 static void pack_by_token(float *dst, const void *x, int64_t ld, int64_t length, const struct attention *a)
 {
     for (int64_t i = 0; i < length; i += MR)
-        attention_pack(dst + i * units_of(a, a->D), at(x, i * ld, a->dtype), ld, 1, min64(MR, length - i), MR, a->D, a);
+        attention_pack(dst + i * units_of(a, a->in.D), at(x, i * ld, a->in.dtype), ld, 1, min64(MR, length - i), MR,
+                       a->in.D, a);
 }
 
 /* dst: panels of MR columns, each (units of length, MR). */
 static void pack_by_column(float *dst, const void *x, int64_t ld, int64_t length, const struct attention *a)
 {
-    for (int64_t j = 0; j < a->D; j += MR)
-        attention_pack(dst + j * units_of(a, length), at(x, j, a->dtype), 1, ld, min64(MR, a->D - j), MR, length, a);
+    for (int64_t j = 0; j < a->in.D; j += MR)
+        attention_pack(dst + j * units_of(a, length), at(x, j, a->in.dtype), 1, ld, min64(MR, a->in.D - j), MR, length,
+                       a);
 }
 
 /* dst (units of D, NR): up to NR tokens as lanes. */
 static void pack_lanes(float *dst, const void *x, int64_t ld, int64_t count, const struct attention *a)
 {
-    attention_pack(dst, x, ld, 1, min64(NR, count), NR, a->D, a);
+    attention_pack(dst, x, ld, 1, min64(NR, count), NR, a->in.D, a);
 }
 
 static void attention_tile(int64_t units, const float *panel, const float *x, float *tile, const struct attention *a)
@@ -121,7 +105,7 @@ static void attention_tile(int64_t units, const float *panel, const float *x, fl
 /* scores (rows, NR) = panels (rows, D) · lanes; rows is rounded up to MR. */
 static void multiply_rows(float *out, const float *panels, const float *lanes, int64_t rows, const struct attention *a)
 {
-    const int64_t units = units_of(a, a->D);
+    const int64_t units = units_of(a, a->in.D);
     for (int64_t i = 0; i < rows; i += MR) attention_tile(units, panels + i * units, lanes, out + i * NR, a);
 }
 
@@ -169,15 +153,15 @@ static void add_columns(float *sum, const float *columns, float *weights, int64_
 static void store_lanes(void *x, int64_t ld, int64_t count, float *sum, const float *factor, float *turned,
                         const struct attention *a)
 {
-    for (int64_t j = 0; factor && j < a->D; j++)
+    for (int64_t j = 0; factor && j < a->in.D; j++)
         for (int64_t l = 0; l < NR; l += VF)
             vf_store(sum, j * NR + l, vf_load(sum, j * NR + l, DTYPE_F32) * vf_load(factor, l, DTYPE_F32), DTYPE_F32);
     quad_turn(turned, a->padded_d, sum, NR, a->padded_d, NR);
     for (int64_t i = 0; i < min64(NR, count); i++) {
-        void *to = at(x, i * ld, a->dtype);
+        void *to = at(x, i * ld, a->in.dtype);
         const float *from = turned + i * a->padded_d;
-        for (int64_t j = 0; j < a->D; j += VF) {
-            WITH_DTYPE(a->dtype, vf_put(to, j, a->D, vf_get(from, j, a->D, DTYPE_F32), DT));
+        for (int64_t j = 0; j < a->in.D; j += VF) {
+            WITH_DTYPE(a->in.dtype, vf_put(to, j, a->in.D, vf_get(from, j, a->in.D, DTYPE_F32), DT));
         }
     }
 }
@@ -199,21 +183,21 @@ static ALWAYS_INLINE vi attends(vi query, vi key, int64_t window)
 /* Whether every query of q_first … q_last sees every key of k_first … k_last. */
 static bool all_seen(int64_t q_first, int64_t q_last, int64_t k_first, int64_t k_last, const struct attention *a)
 {
-    return a->bidirectional || (k_last <= q_first && (a->window <= 0 || q_last - k_first < a->window));
+    return a->in.bidirectional || (k_last <= q_first && (a->in.window <= 0 || q_last - k_first < a->in.window));
 }
 
 /* The keys [first, end) that queries q_first … q_last of a unit see; `first` is a multiple of MR. */
 static struct range keys_of(int64_t q_first, int64_t q_last, const struct attention_unit *u, const struct attention *a)
 {
-    int64_t key = a->window > 0 && q_first - a->window + 1 > 0 ? q_first - a->window + 1 : 0;
-    return (struct range){key / MR * MR, a->bidirectional ? u->length : q_last + 1};
+    int64_t key = a->in.window > 0 && q_first - a->in.window + 1 > 0 ? q_first - a->in.window + 1 : 0;
+    return (struct range){key / MR * MR, a->in.bidirectional ? u->length : q_last + 1};
 }
 
 /* The queries [first, end) that see keys k_first … k_last of a unit; `first` is a multiple of MR. */
 static struct range queries_of(int64_t first, int64_t last, const struct attention_unit *u, const struct attention *a)
 {
-    if (a->bidirectional) return (struct range){0, u->length};
-    return (struct range){first / MR * MR, a->window > 0 ? min64(u->length, last + a->window) : u->length};
+    if (a->in.bidirectional) return (struct range){0, u->length};
+    return (struct range){first / MR * MR, a->in.window > 0 ? min64(u->length, last + a->in.window) : u->length};
 }
 
 /* ---- dropout ------------------------------------------------------------- */
@@ -223,7 +207,7 @@ static struct range queries_of(int64_t first, int64_t last, const struct attenti
 static void drop_weights(float *x, int64_t rows, int64_t key, int64_t query, bool by_key, int64_t h,
                          const struct attention_unit *u, const struct attention *a)
 {
-    const struct dropout *d = &a->dropout;
+    const struct dropout *d = &a->in.dropout;
     if (!d->threshold) return;
     const int64_t row_block = by_key ? DROPOUT_QUERIES : DROPOUT_KEYS, lane_block = DROPOUT_BLOCK / row_block;
     const int64_t row = by_key ? query : key, lane = by_key ? key : query;
@@ -266,19 +250,20 @@ static struct attention_scratch attention_scratch_of(float *floats, const struct
 /* What the softmax is taken of: the scaled score, or with `capped`, a constant, its soft cap. */
 static ALWAYS_INLINE vf score_of(vf product, const struct attention *a, bool capped)
 {
-    vf x = product * a->scale;
-    return capped ? a->softcap * vf_tanh(x / a->softcap) : x;
+    vf x = product * a->in.scale;
+    return capped ? a->in.softcap * vf_tanh(x / a->in.softcap) : x;
 }
 
 /* The gradient of the product from the gradient of z = score_of(product). */
 static ALWAYS_INLINE vf product_gradient(vf dz, vf z, const struct attention *a, bool capped)
 {
-    vf t = z / a->softcap;
-    return capped ? dz * a->scale * (1.0f - t * t) : dz * a->scale;
+    vf t = z / a->in.softcap;
+    return capped ? dz * a->in.scale * (1.0f - t * t) : dz * a->in.scale;
 }
 
 /* Runs a statement with two constants: whether numbers are halves, and whether scores are capped. */
-#define WITH_SCORES(a, ...) WITH_BOOL(HALF, (a)->dtype != DTYPE_F32, WITH_BOOL(CAPPED, (a)->softcap > 0, __VA_ARGS__))
+#define WITH_SCORES(a, ...) \
+    WITH_BOOL(HALF, (a)->in.dtype != DTYPE_F32, WITH_BOOL(CAPPED, (a)->in.softcap > 0, __VA_ARGS__))
 
 /* Turns a block of scores into weights exp(score - highest). highest and sum are updated; keep is the factor for
  * earlier sums. All are per lane. */
@@ -291,7 +276,8 @@ static ALWAYS_INLINE void softmax_block(float *scores, int64_t count, int64_t ke
         vi queries = lane_tokens(query, v);
         for (int64_t i = 0; i < count; i++) {
             vf x = score_of(vf_load(scores, i * NR + v * VF, DTYPE_F32), a, capped);
-            if (masked) x = vf_select(attends(queries, (vi){0} + (int32_t)(key + i), a->window), x, vf_set(-INFINITY));
+            if (masked)
+                x = vf_select(attends(queries, (vi){0} + (int32_t)(key + i), a->in.window), x, vf_set(-INFINITY));
             vf_store(scores, i * NR + v * VF, x, DTYPE_F32);
             top = vf_max(x, top);
         }
@@ -308,9 +294,8 @@ static ALWAYS_INLINE void softmax_block(float *scores, int64_t count, int64_t ke
     }
 }
 
-static void attention_fwd_block(const struct attention_fwd_args *args, const struct attention *a,
-                                const struct attention_unit *u, int64_t h, int64_t query, const float *keys,
-                                const float *values, struct attention_scratch t)
+static void attention_fwd_block(const struct attention *a, const struct attention_unit *u, int64_t h, int64_t query,
+                                const float *keys, const float *values, struct attention_scratch t)
 {
     _Alignas(64) float highest[NR], sum[NR], keep[NR];
     const int64_t row = u->start + query, count = min64(NR, u->length - query), last = query + count - 1;
@@ -319,24 +304,25 @@ static void attention_fwd_block(const struct attention_fwd_args *args, const str
         sum[l] = 0;
     }
     memset(t.sum_a, 0, (size_t)(a->padded_d * NR) * sizeof *t.sum_a);
-    pack_lanes(t.lanes_a, at(args->q, row * args->ld_q + h * a->D, a->dtype), args->ld_q, count, a);
+    pack_lanes(t.lanes_a, at(a->in.q, row * a->in.ld_q + h * a->in.D, a->in.dtype), a->in.ld_q, count, a);
     const struct range seen = keys_of(query, last, u, a);
     for (int64_t key = seen.first; key < seen.end; key += ATTENTION_ROWS) {
         int64_t rows = min64(ATTENTION_ROWS, seen.end - key);
-        multiply_rows(t.scores, keys + key * units_of(a, a->D), t.lanes_a, rows, a);
+        multiply_rows(t.scores, keys + key * units_of(a, a->in.D), t.lanes_a, rows, a);
         const bool masked = !all_seen(query, last, key, key + rows - 1, a);
         WITH_SCORES(a, softmax_block(t.scores, rows, key, query, masked, highest, sum, keep, a, HALF, CAPPED));
         drop_weights(t.scores, rows, key, query, false, h, u, a);
         add_columns(t.sum_a, values, t.scores, key, rows, u->length, keep, a);
     }
-    float *lse = args->lse + h * a->M + row;
+    float *lse = a->in.lse + h * a->in.M + row;
     for (int64_t l = 0; l < NR; l += VF) {
         vf total = vf_load(sum, l, DTYPE_F32);
         vf_put(keep, l, NR, vf_load(highest, l, DTYPE_F32) + vf_log(total), DTYPE_F32);
         vf_store(sum, l, 1.0f / total, DTYPE_F32);
     }
     memcpy(lse, keep, (size_t)count * sizeof *lse);
-    store_lanes(at(args->out, row * args->ld_o + h * a->D, a->dtype), args->ld_o, count, t.sum_a, sum, t.turned, a);
+    store_lanes(at(a->in.out, row * a->in.ld_o + h * a->in.D, a->in.dtype), a->in.ld_o, count, t.sum_a, sum, t.turned,
+                a);
 }
 
 static int64_t attention_batch(int64_t unit_floats)
@@ -347,16 +333,16 @@ static int64_t attention_batch(int64_t unit_floats)
 static void op_attention_fwd(struct stream *stream, const struct attention_fwd_args *args)
 {
     const struct attention a = attention_of(stream, args);
-    ASSERT(!a.bidirectional || a.window == 0);
+    ASSERT(!a.in.bidirectional || a.in.window == 0);
     heartbeat_beat();
-    if (a.M == 0) return;
+    if (a.in.M == 0) return;
     struct scratch scratch = scratch_of(stream);
-    const int64_t thread_floats = ATTENTION_THREAD_FLOATS(a.D);
+    const int64_t thread_floats = ATTENTION_THREAD_FLOATS(a.in.D);
     float *threads = scratch_take(&scratch, (size_t)(team_next() * thread_floats) * sizeof *threads);
     const int64_t unit_floats = round_up(by_token_floats(&a) + by_column_floats(&a), 16);
-    const int64_t units = args->num_seqs * a.KV, batch = min64(attention_batch(unit_floats), units);
+    const int64_t units = args->num_seqs * a.in.KV, batch = min64(attention_batch(unit_floats), units);
     float *packed = scratch_take(&scratch, (size_t)(batch * unit_floats) * sizeof *packed);
-    const int64_t blocks = (a.max_seq + NR - 1) / NR;
+    const int64_t blocks = (a.in.max_seq + NR - 1) / NR;
 #pragma omp parallel
     {
         struct attention_scratch mine = attention_scratch_of(threads + team_rank() * thread_floats, &a);
@@ -366,9 +352,10 @@ static void op_attention_fwd(struct stream *stream, const struct attention_fwd_a
             for (int64_t i = 0; i < count; i++) {
                 struct attention_unit u = attention_unit_at(&a, first + i);
                 float *keys = packed + i * unit_floats, *values = keys + by_token_floats(&a);
-                pack_by_token(keys, at(args->k, u.start * args->ld_k + u.kv * a.D, a.dtype), args->ld_k, u.length, &a);
-                pack_by_column(values, at(args->v, u.start * args->ld_v + u.kv * a.D, a.dtype), args->ld_v, u.length,
-                               &a);
+                pack_by_token(keys, at(args->k, u.start * args->ld_k + u.kv * a.in.D, a.in.dtype), args->ld_k, u.length,
+                              &a);
+                pack_by_column(values, at(args->v, u.start * args->ld_v + u.kv * a.in.D, a.in.dtype), args->ld_v,
+                               u.length, &a);
             }
             /* the last blocks of queries see most keys, so they come first */
 #pragma omp for schedule(dynamic)
@@ -377,7 +364,7 @@ static void op_attention_fwd(struct stream *stream, const struct attention_fwd_a
                 struct attention_unit u = attention_unit_at(&a, first + i);
                 if (query >= u.length) continue;
                 float *keys = packed + i * unit_floats, *values = keys + by_token_floats(&a);
-                attention_fwd_block(args, &a, &u, u.kv * a.group + item / count % a.group, query, keys, values, mine);
+                attention_fwd_block(&a, &u, u.kv * a.group + item / count % a.group, query, keys, values, mine);
             }
             heartbeat_beat();
         }
@@ -386,39 +373,26 @@ static void op_attention_fwd(struct stream *stream, const struct attention_fwd_a
 
 /* ---- backward ------------------------------------------------------------ */
 
-/* scores (rows, NR) become dS; products hold dP. The lanes are queries: lse and delta are per lane. */
-static ALWAYS_INLINE void gradient_by_query(float *scores, const float *products, int64_t count, int64_t key,
-                                            int64_t query, bool masked, const float *lse, const float *delta,
-                                            const struct attention *a, bool half, bool capped)
+/* From scores (rows, NR) and dP in products to dS: in scores, where the lanes are queries, and lse and delta are per
+ * lane; by_key, a constant: in products, where the lanes are keys, they are per row, and scores become P. */
+static ALWAYS_INLINE void attention_gradient(float *scores, float *products, int64_t rows, int64_t key, int64_t query,
+                                             bool by_key, bool masked, const float *lse, const float *delta,
+                                             const struct attention *a, bool half, bool capped)
 {
-    for (int64_t v = 0; v < NV; v++) {
-        vf base = vf_load(lse, v * VF, DTYPE_F32), d = vf_load(delta, v * VF, DTYPE_F32);
-        vi queries = lane_tokens(query, v);
-        for (int64_t i = 0; i < count; i++) {
-            int64_t at_lane = i * NR + v * VF;
-            vf z = score_of(vf_load(scores, at_lane, DTYPE_F32), a, capped), p = vf_exp_for(z - base, half);
-            if (masked) p = vf_select(attends(queries, (vi){0} + (int32_t)(key + i), a->window), p, vf_zero());
-            vf dz = p * (vf_load(products, at_lane, DTYPE_F32) - d);
-            vf_store(scores, at_lane, product_gradient(dz, z, a, capped), DTYPE_F32);
-        }
-    }
-}
-
-/* The same with keys in the lanes: lse and delta are per row; scores become P, and products become dS. */
-static ALWAYS_INLINE void gradient_by_key(float *scores, float *products, int64_t count, int64_t query, int64_t key,
-                                          bool masked, const float *lse, const float *delta, const struct attention *a,
-                                          bool half, bool capped)
-{
-    for (int64_t i = 0; i < count; i++) {
-        vf base = vf_set(lse[i]), d = vf_set(delta[i]);
+    for (int64_t i = 0; i < rows; i++) {
         for (int64_t v = 0; v < NV; v++) {
-            int64_t at_lane = i * NR + v * VF;
-            vf z = score_of(vf_load(scores, at_lane, DTYPE_F32), a, capped), p = vf_exp_for(z - base, half);
-            if (masked)
-                p = vf_select(attends((vi){0} + (int32_t)(query + i), lane_tokens(key, v), a->window), p, vf_zero());
-            vf_store(scores, at_lane, p, DTYPE_F32);
-            vf dz = p * (vf_load(products, at_lane, DTYPE_F32) - d);
-            vf_store(products, at_lane, product_gradient(dz, z, a, capped), DTYPE_F32);
+            const int64_t place = i * NR + v * VF;
+            const vf base = by_key ? vf_set(lse[i]) : vf_load(lse, v * VF, DTYPE_F32);
+            const vf d = by_key ? vf_set(delta[i]) : vf_load(delta, v * VF, DTYPE_F32);
+            vf z = score_of(vf_load(scores, place, DTYPE_F32), a, capped), p = vf_exp_for(z - base, half);
+            if (masked) {
+                const vi queries = by_key ? (vi){0} + (int32_t)(query + i) : lane_tokens(query, v);
+                const vi keys = by_key ? lane_tokens(key, v) : (vi){0} + (int32_t)(key + i);
+                p = vf_select(attends(queries, keys, a->in.window), p, vf_zero());
+            }
+            if (by_key) vf_store(scores, place, p, DTYPE_F32);
+            vf dz = p * (vf_load(products, place, DTYPE_F32) - d);
+            vf_store(by_key ? products : scores, place, product_gradient(dz, z, a, capped), DTYPE_F32);
         }
     }
 }
@@ -428,13 +402,9 @@ static void attention_deltas(float *delta, const struct attention_bwd_args *args
                              const struct attention_unit *u, int64_t h)
 {
     for (int64_t i = 0; i < u->length; i++) {
-        int64_t element = (u->start + i) * args->fwd.ld_o + h * a->D;
-        vf sum = vf_zero();
-        for (int64_t j = 0; j < a->D; j += VF) {
-            WITH_DTYPE(a->dtype, sum += vf_get(at(args->fwd.out, element, DT), j, a->D, DT) *
-                                        vf_get(at(args->dout, element, DT), j, a->D, DT));
-        }
-        delta[i] = vf_sum(sum);
+        const int64_t first = (u->start + i) * args->fwd.ld_o + h * a->in.D;
+        const void *out = at(args->fwd.out, first, a->in.dtype), *dout = at(args->dout, first, a->in.dtype);
+        WITH_DTYPE(a->in.dtype, delta[i] = vf_sum(vf_dot(out, dout, a->in.D, DT)));
     }
 }
 
@@ -446,7 +416,7 @@ struct attention_operands {
 
 static int64_t head_floats(const struct attention *a)
 {
-    return round_up(2 * by_token_floats(a) + 2 * by_column_floats(a) + a->max_seq, 16);
+    return round_up(2 * by_token_floats(a) + 2 * by_column_floats(a) + a->in.max_seq, 16);
 }
 
 static int64_t bwd_unit_floats(const struct attention *a)
@@ -471,18 +441,18 @@ static struct attention_operands attention_operands_of(float *unit, int64_t head
 static void attention_pack_kv(const struct attention_bwd_args *args, const struct attention *a,
                               const struct attention_unit *u, struct attention_operands o)
 {
-    const void *k = at(args->fwd.k, u->start * args->fwd.ld_k + u->kv * a->D, a->dtype);
+    const void *k = at(args->fwd.k, u->start * args->fwd.ld_k + u->kv * a->in.D, a->in.dtype);
     pack_by_token(o.k_tokens, k, args->fwd.ld_k, u->length, a);
     pack_by_column(o.k_columns, k, args->fwd.ld_k, u->length, a);
-    pack_by_token(o.v_tokens, at(args->fwd.v, u->start * args->fwd.ld_v + u->kv * a->D, a->dtype), args->fwd.ld_v,
+    pack_by_token(o.v_tokens, at(args->fwd.v, u->start * args->fwd.ld_v + u->kv * a->in.D, a->in.dtype), args->fwd.ld_v,
                   u->length, a);
 }
 
 static void attention_pack_head(const struct attention_bwd_args *args, const struct attention *a,
                                 const struct attention_unit *u, int64_t h, struct attention_operands o)
 {
-    const void *q = at(args->fwd.q, u->start * args->fwd.ld_q + h * a->D, a->dtype);
-    const void *dout = at(args->dout, u->start * args->fwd.ld_o + h * a->D, a->dtype);
+    const void *q = at(args->fwd.q, u->start * args->fwd.ld_q + h * a->in.D, a->in.dtype);
+    const void *dout = at(args->dout, u->start * args->fwd.ld_o + h * a->in.D, a->in.dtype);
     pack_by_token(o.q_tokens, q, args->fwd.ld_q, u->length, a);
     pack_by_column(o.q_columns, q, args->fwd.ld_q, u->length, a);
     pack_by_token(o.dout_tokens, dout, args->fwd.ld_o, u->length, a);
@@ -497,23 +467,25 @@ static void attention_bwd_queries(const struct attention_bwd_args *args, const s
     _Alignas(64) float lse[NR], delta[NR];
     const int64_t row = u->start + query, count = min64(NR, u->length - query), last = query + count - 1;
     for (int64_t l = 0; l < NR; l++) {
-        lse[l] = l < count ? args->fwd.lse[h * a->M + row + l] : INFINITY; /* lanes without a query: P = 0 */
+        lse[l] = l < count ? args->fwd.lse[h * a->in.M + row + l] : INFINITY; /* lanes without a query: P = 0 */
         delta[l] = l < count ? o.deltas[query + l] : 0;
     }
     memset(t.sum_a, 0, (size_t)(a->padded_d * NR) * sizeof *t.sum_a);
-    pack_lanes(t.lanes_a, at(args->fwd.q, row * args->fwd.ld_q + h * a->D, a->dtype), args->fwd.ld_q, count, a);
-    pack_lanes(t.lanes_b, at(args->dout, row * args->fwd.ld_o + h * a->D, a->dtype), args->fwd.ld_o, count, a);
+    pack_lanes(t.lanes_a, at(args->fwd.q, row * args->fwd.ld_q + h * a->in.D, a->in.dtype), args->fwd.ld_q, count, a);
+    pack_lanes(t.lanes_b, at(args->dout, row * args->fwd.ld_o + h * a->in.D, a->in.dtype), args->fwd.ld_o, count, a);
     const struct range seen = keys_of(query, last, u, a);
     for (int64_t key = seen.first; key < seen.end; key += ATTENTION_ROWS) {
         int64_t rows = min64(ATTENTION_ROWS, seen.end - key);
-        multiply_rows(t.scores, o.k_tokens + key * units_of(a, a->D), t.lanes_a, rows, a);
-        multiply_rows(t.products, o.v_tokens + key * units_of(a, a->D), t.lanes_b, rows, a);
+        multiply_rows(t.scores, o.k_tokens + key * units_of(a, a->in.D), t.lanes_a, rows, a);
+        multiply_rows(t.products, o.v_tokens + key * units_of(a, a->in.D), t.lanes_b, rows, a);
         drop_weights(t.products, rows, key, query, false, h, u, a);
         const bool masked = !all_seen(query, last, key, key + rows - 1, a);
-        WITH_SCORES(a, gradient_by_query(t.scores, t.products, rows, key, query, masked, lse, delta, a, HALF, CAPPED));
+        WITH_SCORES(
+            a, attention_gradient(t.scores, t.products, rows, key, query, false, masked, lse, delta, a, HALF, CAPPED));
         add_columns(t.sum_a, o.k_columns, t.scores, key, rows, u->length, NULL, a);
     }
-    store_lanes(at(args->dq, row * args->ld_dq + h * a->D, a->dtype), args->ld_dq, count, t.sum_a, NULL, t.turned, a);
+    store_lanes(at(args->dq, row * args->ld_dq + h * a->in.D, a->in.dtype), args->ld_dq, count, t.sum_a, NULL, t.turned,
+                a);
 }
 
 static void attention_bwd_keys(const struct attention_bwd_args *args, const struct attention *a,
@@ -523,43 +495,45 @@ static void attention_bwd_keys(const struct attention_bwd_args *args, const stru
     const struct range seeing = queries_of(key, last, u, a);
     memset(t.sum_a, 0, (size_t)(a->padded_d * NR) * sizeof *t.sum_a);
     memset(t.sum_b, 0, (size_t)(a->padded_d * NR) * sizeof *t.sum_b);
-    pack_lanes(t.lanes_a, at(args->fwd.k, row * args->fwd.ld_k + u->kv * a->D, a->dtype), args->fwd.ld_k, count, a);
-    pack_lanes(t.lanes_b, at(args->fwd.v, row * args->fwd.ld_v + u->kv * a->D, a->dtype), args->fwd.ld_v, count, a);
+    pack_lanes(t.lanes_a, at(args->fwd.k, row * args->fwd.ld_k + u->kv * a->in.D, a->in.dtype), args->fwd.ld_k, count,
+               a);
+    pack_lanes(t.lanes_b, at(args->fwd.v, row * args->fwd.ld_v + u->kv * a->in.D, a->in.dtype), args->fwd.ld_v, count,
+               a);
     for (int64_t head = 0; head < a->group; head++) {
         struct attention_operands o = attention_operands_of(unit, head, a);
         const int64_t h = u->kv * a->group + head;
-        const float *lse = args->fwd.lse + h * a->M + u->start;
+        const float *lse = args->fwd.lse + h * a->in.M + u->start;
         for (int64_t query = seeing.first; query < seeing.end; query += ATTENTION_ROWS) {
             int64_t rows = min64(ATTENTION_ROWS, seeing.end - query);
-            multiply_rows(t.scores, o.q_tokens + query * units_of(a, a->D), t.lanes_a, rows, a);
-            multiply_rows(t.products, o.dout_tokens + query * units_of(a, a->D), t.lanes_b, rows, a);
+            multiply_rows(t.scores, o.q_tokens + query * units_of(a, a->in.D), t.lanes_a, rows, a);
+            multiply_rows(t.products, o.dout_tokens + query * units_of(a, a->in.D), t.lanes_b, rows, a);
             drop_weights(t.products, rows, key, query, true, h, u, a);
             const bool masked = !all_seen(query, query + rows - 1, key, last, a);
-            WITH_SCORES(a, gradient_by_key(t.scores, t.products, rows, query, key, masked, lse + query,
-                                           o.deltas + query, a, HALF, CAPPED));
+            WITH_SCORES(a, attention_gradient(t.scores, t.products, rows, key, query, true, masked, lse + query,
+                                              o.deltas + query, a, HALF, CAPPED));
             drop_weights(t.scores, rows, key, query, true, h, u, a);
             add_columns(t.sum_a, o.q_columns, t.products, query, rows, u->length, NULL, a);
             add_columns(t.sum_b, o.dout_columns, t.scores, query, rows, u->length, NULL, a);
         }
     }
-    store_lanes(at(args->dk, row * args->ld_dk + u->kv * a->D, a->dtype), args->ld_dk, count, t.sum_a, NULL, t.turned,
-                a);
-    store_lanes(at(args->dv, row * args->ld_dv + u->kv * a->D, a->dtype), args->ld_dv, count, t.sum_b, NULL, t.turned,
-                a);
+    store_lanes(at(args->dk, row * args->ld_dk + u->kv * a->in.D, a->in.dtype), args->ld_dk, count, t.sum_a, NULL,
+                t.turned, a);
+    store_lanes(at(args->dv, row * args->ld_dv + u->kv * a->in.D, a->in.dtype), args->ld_dv, count, t.sum_b, NULL,
+                t.turned, a);
 }
 
 static void op_attention_bwd(struct stream *stream, const struct attention_bwd_args *args)
 {
     const struct attention a = attention_of(stream, &args->fwd);
-    ASSERT(!a.bidirectional || a.window == 0);
+    ASSERT(!a.in.bidirectional || a.in.window == 0);
     heartbeat_beat();
-    if (a.M == 0) return;
+    if (a.in.M == 0) return;
     struct scratch scratch = scratch_of(stream);
-    const int64_t thread_floats = ATTENTION_THREAD_FLOATS(a.D), unit_floats = bwd_unit_floats(&a);
+    const int64_t thread_floats = ATTENTION_THREAD_FLOATS(a.in.D), unit_floats = bwd_unit_floats(&a);
     float *threads = scratch_take(&scratch, (size_t)(team_next() * thread_floats) * sizeof *threads);
-    const int64_t units = args->fwd.num_seqs * a.KV, batch = min64(attention_batch(unit_floats), units);
+    const int64_t units = args->fwd.num_seqs * a.in.KV, batch = min64(attention_batch(unit_floats), units);
     float *packed = scratch_take(&scratch, (size_t)(batch * unit_floats) * sizeof *packed);
-    const int64_t blocks = (a.max_seq + NR - 1) / NR, heads_and_kv = a.group + 1;
+    const int64_t blocks = (a.in.max_seq + NR - 1) / NR, heads_and_kv = a.group + 1;
 #pragma omp parallel
     {
         struct attention_scratch mine = attention_scratch_of(threads + team_rank() * thread_floats, &a);

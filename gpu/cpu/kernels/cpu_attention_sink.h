@@ -22,9 +22,8 @@ static ALWAYS_INLINE void sink_bwd_rows(const struct attention_sink_bwd_args *a,
     for (int64_t i = rows.first * a->H; i < rows.end * a->H; i++) {
         const int64_t m = i / a->H, h = i % a->H, first = m * a->ld_o + h * a->D;
         const void *out = at(a->out, first, dtype), *dout = at(a->dout, first, dtype);
-        vf sum = vf_zero();
-        for (int64_t j = 0; j < a->D; j += VF) sum += vf_get(out, j, a->D, dtype) * vf_get(dout, j, a->D, dtype);
-        sums[h] -= expf(dtype_load(a->sinks, h, dtype) - a->lse[h * a->M + m]) * vf_sum(sum);
+        const float dot = vf_sum(vf_dot(out, dout, a->D, dtype));
+        sums[h] -= expf(dtype_load(a->sinks, h, dtype) - a->lse[h * a->M + m]) * dot;
     }
 }
 

@@ -149,10 +149,7 @@ static void delta_scale(const struct delta_task *t, struct delta_matrix to, stru
 
 static float delta_dot(struct delta_matrix x, struct delta_matrix y, int64_t row, int64_t n)
 {
-    vf sum = vf_zero();
-    for (int64_t j = 0; j < n; j += VF)
-        sum += vf_get(x.at + row * x.ld, j, n, DTYPE_F32) * vf_get(y.at + row * y.ld, j, n, DTYPE_F32);
-    return vf_sum(sum);
+    return vf_sum(vf_dot(x.at + row * x.ld, y.at + row * y.ld, n, DTYPE_F32));
 }
 
 /* ---- tokens of a chunk --------------------------------------------------- */

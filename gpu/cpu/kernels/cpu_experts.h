@@ -237,11 +237,11 @@ static ALWAYS_INLINE void experts_swiglu_bwd_row(const struct experts_swiglu_bwd
     vf dot = vf_zero();
     if (a->row_weights) a->row_weights[row] = a->weights[i];
     for (int64_t j = 0; j < a->F; j += VF) {
-        const struct gate_pair pair = gate_pair_get(from, j, a->F, a->interleaved, dtype);
+        const struct vf_pair pair = pair_get(from, j, a->F, a->interleaved, dtype);
         const vf d = vf_get(dh, j, a->F, dtype);
         const struct swiglu_parts s = swiglu_parts(pair, a->limit, a->alpha, dtype);
         dot = vf_fma(s.h, d, dot);
-        gate_pair_put(to, j, a->F, a->interleaved, (struct gate_pair){weight * d * s.dgate, weight * d * s.dup}, dtype);
+        pair_put(to, j, a->F, a->interleaved, (struct vf_pair){weight * d * s.dgate, weight * d * s.dup}, dtype);
         vf_put(h, j, a->F, weight * s.h, dtype);
     }
     a->dweights[i] = vf_sum(dot);

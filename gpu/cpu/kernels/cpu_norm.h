@@ -2,17 +2,6 @@
 /* cpu_norm.h: LayerNorm and RMSNorm over rows, RMSNorm over heads. A template, see ops_cpu.h. Gradients of the weights
  * are sums over parts of the rows, which are then added in the order of the parts. */
 
-/* The sum of the squares of a row, in lanes. */
-static ALWAYS_INLINE vf norm_squares(const void *x, int64_t n, enum dtype dtype)
-{
-    vf square = vf_zero();
-    for (int64_t j = 0; j < n; j += VF) {
-        vf v = vf_get(x, j, n, dtype);
-        square += v * v;
-    }
-    return square;
-}
-
 static ALWAYS_INLINE void norm_fwd_row(const struct norm_fwd_args *a, int64_t i, enum dtype dtype)
 {
     const int64_t C = a->C;
@@ -41,7 +30,7 @@ static ALWAYS_INLINE void norm_fwd_row(const struct norm_fwd_args *a, int64_t i,
             square += vf_select(vf_lanes_below(C - whole), d * d, vf_zero());
         }
     } else {
-        square = norm_squares(x, C, dtype);
+        square = vf_dot(x, x, C, dtype);
     }
     float rstd = 1.0f / sqrtf(vf_sum(square) / (float)C + a->eps);
     a->rstd[i] = rstd;
@@ -53,16 +42,13 @@ static ALWAYS_INLINE void norm_fwd_row(const struct norm_fwd_args *a, int64_t i,
     }
 }
 
-static void op_norm_fwd(struct stream *stream, const struct norm_fwd_args *a)
+static void norm_fwd_part(const struct norm_fwd_args *a, struct range rows)
 {
-    (void)stream;
     ASSERT(a->kind == NORM_RMS || a->mean);
-    heartbeat_beat();
-#pragma omp parallel for schedule(static) if (a->M * a->C > WORTH_THREADS)
-    for (int64_t i = 0; i < a->M; i++) {
-        WITH_DTYPE(a->dtype, norm_fwd_row(a, i, DT));
-    }
+    for (int64_t i = rows.first; i < rows.end; i++) WITH_DTYPE(a->dtype, norm_fwd_row(a, i, DT));
 }
+
+OP_IN_PARTS(norm_fwd, a->M * a->C, a->M, 1, norm_fwd_part(a, part))
 
 /* With n = (x - mean) · rstd and g = dy · (weight_offset + weight): adds dy · n to dweight and dy to dbias, the sums of
  * a part of the rows; then dx = dres + rstd · (g - mean(g) - n · mean(g · n)), where RMSNorm has no mean(g), which is
@@ -144,7 +130,7 @@ static ALWAYS_INLINE void head_norm_fwd_rows(const struct head_norm_fwd_args *a,
         for (int64_t h = 0; h < a->heads; h++) {
             const void *x = at(a->x, i * a->ld_x + h * D, dtype);
             void *y = at(a->y, i * a->ld_y + h * D, dtype);
-            float rstd = 1.0f / sqrtf(vf_sum(norm_squares(x, D, dtype)) / (float)D + a->eps);
+            float rstd = 1.0f / sqrtf(vf_sum(vf_dot(x, x, D, dtype)) / (float)D + a->eps);
             a->rstd[i * a->heads + h] = rstd;
             const void *gate = a->gate ? at(a->gate, i * a->ld_gate + h * D, dtype) : NULL;
             for (int64_t j = 0; j < D; j += VF) {
@@ -161,7 +147,7 @@ static void head_norm_fwd_part(const struct head_norm_fwd_args *a, struct range 
     const struct rope_args rope = rope_of_head_norm(a);
     ASSERT(!a->gate || !a->positions);
     WITH_DTYPE(a->dtype, head_norm_fwd_rows(a, part, DT));
-    if (a->positions) WITH_DTYPE(a->dtype, rope_rows(&rope, part, DT));
+    if (a->positions) rope_part(&rope, part);
 }
 
 OP_IN_PARTS(head_norm_fwd, a->M * a->heads * a->D, a->M, 1, head_norm_fwd_part(a, part))

@@ -216,47 +216,32 @@ static void op_adam(struct stream *stream, const struct adam_args *a)
 
 /* ---- Lion, SGD ----------------------------------------------------------- */
 
-static ALWAYS_INLINE void lion_part(const struct momentum_args *a, struct range part, enum dtype param, enum dtype grad)
+static ALWAYS_INLINE void momentum_part(const struct momentum_args *a, struct range part, bool lion, enum dtype param,
+                                        enum dtype grad)
 {
     const float scale = a->step->grad_scale, lr = (float)a->step->lr, decay = lr * a->weight_decay;
     const float beta1 = (float)a->step->beta1, rest1 = (float)(1 - a->step->beta1);
     const float beta2 = (float)a->step->beta2, rest2 = (float)(1 - a->step->beta2);
-    for (int64_t i = part.first; i < part.end; i += VF) {
-        vf w = vf_get(a->master, i, part.end, DTYPE_F32), g = vf_get(a->grad, i, part.end, grad) * scale;
-        vf m = vf_get(a->m, i, part.end, DTYPE_F32), c = vf_fma(vf_set(beta1), m, rest1 * g);
-        vf step = vf_select(c > vf_zero(), vf_set(lr), vf_select(c < vf_zero(), vf_set(-lr), vf_zero()));
-        w = vf_fma(vf_set(-decay), w, w) - step;
-        vf_put(a->m, i, part.end, vf_fma(vf_set(beta2), m, rest2 * g), DTYPE_F32);
-        vf_put(a->master, i, part.end, w, DTYPE_F32);
-        if (a->param) vf_put(a->param, i, part.end, w, param);
-    }
-}
-
-static ALWAYS_INLINE void sgd_part(const struct momentum_args *a, struct range part, enum dtype param, enum dtype grad)
-{
-    const float scale = a->step->grad_scale, lr = (float)a->step->lr;
     const bool first = a->step->optimizer_step == 1;
     const float kept = first ? 0 : a->momentum, taken = first ? 1 : 1 - a->dampening;
     for (int64_t i = part.first; i < part.end; i += VF) {
         vf w = vf_get(a->master, i, part.end, DTYPE_F32), g = vf_get(a->grad, i, part.end, grad) * scale;
-        g = vf_fma(vf_set(a->weight_decay), w, g);
-        if (a->m) {
-            vf m = vf_fma(vf_set(kept), vf_get(a->m, i, part.end, DTYPE_F32), taken * g);
-            vf_put(a->m, i, part.end, m, DTYPE_F32);
-            g = a->nesterov ? vf_fma(vf_set(a->momentum), m, g) : m;
+        vf m = a->m ? vf_get(a->m, i, part.end, DTYPE_F32) : vf_zero();
+        if (lion) {
+            vf c = vf_fma(vf_set(beta1), m, rest1 * g);
+            vf step = vf_select(c > vf_zero(), vf_set(lr), vf_select(c < vf_zero(), vf_set(-lr), vf_zero()));
+            w = vf_fma(vf_set(-decay), w, w) - step;
+            m = vf_fma(vf_set(beta2), m, rest2 * g);
+        } else {
+            g = vf_fma(vf_set(a->weight_decay), w, g);
+            m = vf_fma(vf_set(kept), m, taken * g);
+            vf step = !a->m ? g : a->nesterov ? vf_fma(vf_set(a->momentum), m, g) : m;
+            w = vf_fma(vf_set(-lr), step, w);
         }
-        w = vf_fma(vf_set(-lr), g, w);
+        if (a->m) vf_put(a->m, i, part.end, m, DTYPE_F32);
         vf_put(a->master, i, part.end, w, DTYPE_F32);
         if (a->param) vf_put(a->param, i, part.end, w, param);
     }
-}
-
-static ALWAYS_INLINE void momentum_part(const struct momentum_args *a, struct range part, enum dtype grad_dtype)
-{
-    if (a->rule == OPTIMIZER_LION)
-        WITH_DTYPE(a->param_dtype, lion_part(a, part, DT, grad_dtype));
-    else
-        WITH_DTYPE(a->param_dtype, sgd_part(a, part, DT, grad_dtype));
 }
 
 static void op_momentum(struct stream *stream, const struct momentum_args *a)
@@ -265,7 +250,9 @@ static void op_momentum(struct stream *stream, const struct momentum_args *a)
     heartbeat_beat();
     ASSERT(a->rule == OPTIMIZER_SGD || (a->rule == OPTIMIZER_LION && a->m));
     if (a->step->skipped) return;
-    IN_SEGMENTS(
-        momentum_args, 64,
-        WITH_BOOL(WIDE, a->grad_dtype == DTYPE_F32, momentum_part(&one, segment, WIDE ? DTYPE_F32 : DTYPE_BF16)));
+    IN_SEGMENTS(momentum_args, 64,
+                WITH_BOOL(LION, a->rule == OPTIMIZER_LION,
+                          WITH_BOOL(WIDE, a->grad_dtype == DTYPE_F32,
+                                    WITH_DTYPE(a->param_dtype, momentum_part(&one, segment, LION, DT,
+                                                                             WIDE ? DTYPE_F32 : DTYPE_BF16)))));
 }

@@ -1,27 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cpu_pointwise.h: the ops whose elements are computed one by one. A template, see ops_cpu.h. */
 
-/* ---- RoPE ---------------------------------------------------------------- */
+/* ---- pairs --------------------------------------------------------------- */
 
-/* Elements 2j and 2j + 1 of a head, for pairs [j, j + VF). */
-static ALWAYS_INLINE void rope_turn_pairs(void *head, int64_t j, int64_t half, vf c, vf s, enum dtype dtype)
+struct vf_pair {
+    vf first, second;
+};
+
+/* Of a row of n pairs, those from j on: elements j and n + j, or `interleaved` 2j and 2j + 1. */
+static ALWAYS_INLINE struct vf_pair pair_get(const void *row, int64_t j, int64_t n, bool interleaved, enum dtype dtype)
 {
-    float x[2 * VF] = {0}, cosines[VF], sines[VF];
-    const int64_t R = 2 * half;
-    vf_put(cosines, 0, VF, c, DTYPE_F32);
-    vf_put(sines, 0, VF, s, DTYPE_F32);
-    for (int64_t i = 0; i < 2 && 2 * j + i * VF < R; i++)
-        vf_put(x, i * VF, 2 * VF, vf_get(head, 2 * j + i * VF, R, dtype), DTYPE_F32);
-    for (int v = 0; v < VF; v++) {
-        const float low = x[2 * v], high = x[2 * v + 1];
-        x[2 * v] = low * cosines[v] - high * sines[v];
-        x[2 * v + 1] = high * cosines[v] + low * sines[v];
+    float x[2 * VF] = {0};
+    struct vf_pair pair = {vf_zero(), vf_zero()};
+    if (!interleaved) return (struct vf_pair){vf_get(row, j, n, dtype), vf_get(at(row, n, dtype), j, n, dtype)};
+    for (int64_t i = 0; i < 2 && 2 * j + i * VF < 2 * n; i++)
+        vf_store(x, i * VF, vf_get(row, 2 * j + i * VF, 2 * n, dtype), DTYPE_F32);
+    for (int i = 0; i < VF; i++) {
+        pair.first[i] = x[2 * i];
+        pair.second[i] = x[2 * i + 1];
     }
-    for (int64_t i = 0; i < 2 && 2 * j + i * VF < R; i++)
-        vf_put(head, 2 * j + i * VF, R, vf_get(x, i * VF, 2 * VF, DTYPE_F32), dtype);
+    return pair;
 }
 
-static ALWAYS_INLINE void rope_rows(const struct rope_args *a, struct range rows, enum dtype dtype)
+static ALWAYS_INLINE void pair_put(void *row, int64_t j, int64_t n, bool interleaved, struct vf_pair pair,
+                                   enum dtype dtype)
+{
+    float x[2 * VF];
+    if (!interleaved) {
+        vf_put(row, j, n, pair.first, dtype);
+        vf_put(at(row, n, dtype), j, n, pair.second, dtype);
+        return;
+    }
+    for (int i = 0; i < VF; i++) {
+        x[2 * i] = pair.first[i];
+        x[2 * i + 1] = pair.second[i];
+    }
+    for (int64_t i = 0; i < 2 && 2 * j + i * VF < 2 * n; i++)
+        vf_put(row, 2 * j + i * VF, 2 * n, vf_load(x, i * VF, DTYPE_F32), dtype);
+}
+
+/* ---- RoPE ---------------------------------------------------------------- */
+
+static ALWAYS_INLINE void rope_rows(const struct rope_args *a, struct range rows, bool pairs, enum dtype dtype)
 {
     ASSERT(a->R % 2 == 0 && a->R > 0 && a->R <= a->D);
     int64_t half = a->R / 2;
@@ -29,22 +49,23 @@ static ALWAYS_INLINE void rope_rows(const struct rope_args *a, struct range rows
     for (int64_t i = rows.first; i < rows.end; i++) {
         const float *cosines = a->cos_table + a->positions[i] * half, *sines = a->sin_table + a->positions[i] * half;
         for (int64_t h = 0; h < a->heads; h++) {
-            void *low = at(a->x, i * a->ld + h * a->D, dtype), *high = at(low, half, dtype);
+            void *head = at(a->x, i * a->ld + h * a->D, dtype);
             for (int64_t j = 0; j < half; j += VF) {
                 vf c = vf_get(cosines, j, half, DTYPE_F32), s = vf_get(sines, j, half, DTYPE_F32) * sign;
-                if (a->pairs) {
-                    rope_turn_pairs(low, j, half, c, s, dtype);
-                    continue;
-                }
-                vf x = vf_get(low, j, half, dtype), y = vf_get(high, j, half, dtype);
-                vf_put(low, j, half, x * c - y * s, dtype);
-                vf_put(high, j, half, y * c + x * s, dtype);
+                const struct vf_pair p = pair_get(head, j, half, pairs, dtype);
+                const struct vf_pair turned = {p.first * c - p.second * s, p.second * c + p.first * s};
+                pair_put(head, j, half, pairs, turned, dtype);
             }
         }
     }
 }
 
-OP_IN_PARTS(rope, a->M * a->heads * a->D, a->M, 1, WITH_DTYPE(a->dtype, rope_rows(a, part, DT)))
+static void rope_part(const struct rope_args *a, struct range part)
+{
+    WITH_BOOL(PAIRS, a->pairs, WITH_DTYPE(a->dtype, rope_rows(a, part, PAIRS, DT)));
+}
+
+OP_IN_PARTS(rope, a->M * a->heads * a->D, a->M, 1, rope_part(a, part))
 
 /* ---- the order of heads -------------------------------------------------- */
 
@@ -109,63 +130,28 @@ static ALWAYS_INLINE void gate_bwd_rows(const struct gate_bwd_args *a, struct ra
 OP_IN_PARTS(gate_bwd, a->M * a->C, a->M, 1,
             WITH_BOOL(GELU, a->gelu, WITH_DTYPE(a->dtype, gate_bwd_rows(a, part, DT, GELU ? GATE_GELU : GATE_SIGMOID))))
 
-struct gate_pair {
-    vf gate, up;
-};
-
-/* From j on, of a row of F of each. */
-static ALWAYS_INLINE struct gate_pair gate_pair_get(const void *row, int64_t j, int64_t F, bool interleaved,
-                                                    enum dtype dtype)
-{
-    float gates[VF] = {0}, ups[VF] = {0};
-    if (!interleaved) return (struct gate_pair){vf_get(row, j, F, dtype), vf_get(at(row, F, dtype), j, F, dtype)};
-    for (int64_t i = 0; i < VF && j + i < F; i++) {
-        gates[i] = dtype_load(row, 2 * (j + i), dtype);
-        ups[i] = dtype_load(row, 2 * (j + i) + 1, dtype);
-    }
-    return (struct gate_pair){vf_load(gates, 0, DTYPE_F32), vf_load(ups, 0, DTYPE_F32)};
-}
-
-static ALWAYS_INLINE void gate_pair_put(void *row, int64_t j, int64_t F, bool interleaved, struct gate_pair pair,
-                                        enum dtype dtype)
-{
-    float gates[VF], ups[VF];
-    if (!interleaved) {
-        vf_put(row, j, F, pair.gate, dtype);
-        vf_put(at(row, F, dtype), j, F, pair.up, dtype);
-        return;
-    }
-    vf_store(gates, 0, pair.gate, DTYPE_F32);
-    vf_store(ups, 0, pair.up, DTYPE_F32);
-    for (int64_t i = 0; i < VF && j + i < F; i++) {
-        dtype_store(row, 2 * (j + i), gates[i], dtype);
-        dtype_store(row, 2 * (j + i) + 1, ups[i], dtype);
-    }
-}
-
 /* SwiGLU and its derivatives (swiglu_fwd_args). */
 struct swiglu_parts {
     vf h, dgate, dup;
 };
 
-static ALWAYS_INLINE struct swiglu_parts swiglu_parts(struct gate_pair pair, float limit, float alpha, enum dtype dtype)
+static ALWAYS_INLINE struct swiglu_parts swiglu_parts(struct vf_pair pair, float limit, float alpha, enum dtype dtype)
 {
     const vf most = vf_set(limit > 0 ? limit : INFINITY), one = vf_set(limit > 0 ? 1 : 0);
     const vf scale = vf_set(limit > 0 ? alpha : 1), none = vf_zero();
-    const vf g = vf_select(pair.gate > most, most, pair.gate);
-    const vf u = vf_select(pair.up > most, most, vf_select(pair.up < -most, -most, pair.up));
+    const vf g = vf_select(pair.first > most, most, pair.first);
+    const vf u = vf_select(pair.second > most, most, vf_select(pair.second < -most, -most, pair.second));
     const vf s = vf_sigmoid(scale * g, dtype != DTYPE_F32);
     return (struct swiglu_parts){g * s * (u + one),
-                                 vf_select(pair.gate > most, none, (u + one) * s * (1.0f + scale * g * (1.0f - s))),
-                                 vf_select(pair.up == u, g * s, none)};
+                                 vf_select(pair.first > most, none, (u + one) * s * (1.0f + scale * g * (1.0f - s))),
+                                 vf_select(pair.second == u, g * s, none)};
 }
 
 static ALWAYS_INLINE void swiglu_limited_rows(const struct swiglu_fwd_args *a, struct range r, enum dtype dtype)
 {
     for (int64_t i = r.first; i < r.end; i++) {
         for (int64_t j = 0; j < a->F; j += VF) {
-            const struct gate_pair pair =
-                gate_pair_get(at(a->gate_up, i * 2 * a->F, dtype), j, a->F, a->interleaved, dtype);
+            const struct vf_pair pair = pair_get(at(a->gate_up, i * 2 * a->F, dtype), j, a->F, a->interleaved, dtype);
             vf_put(at(a->h, i * a->F, dtype), j, a->F, swiglu_parts(pair, a->limit, a->alpha, dtype).h, dtype);
         }
     }

@@ -305,6 +305,14 @@ static ALWAYS_INLINE void vf_put(void *p, int64_t i, int64_t n, vf x, enum dtype
         vf_store_part(p, i, n - i, x, dtype);
 }
 
+/* The sum of the products of n elements, in lanes. */
+static ALWAYS_INLINE vf vf_dot(const void *x, const void *y, int64_t n, enum dtype dtype)
+{
+    vf sum = vf_zero();
+    for (int64_t j = 0; j < n; j += VF) sum += vf_get(x, j, n, dtype) * vf_get(y, j, n, dtype);
+    return sum;
+}
+
 /* A mask of the first `left` lanes. */
 static ALWAYS_INLINE vi vf_lanes_below(int64_t left)
 {

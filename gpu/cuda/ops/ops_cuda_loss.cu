@@ -186,6 +186,21 @@ __device__ __forceinline__ void loss_put_zeros(T *dlogits, int columns, int whol
         from_float(0, &dlogits[j]);
 }
 
+/* The gradient of a row whose loss is -z of its target, or that has no target; the whole block calls it. */
+template <typename T, int V, int THREADS>
+__device__ __forceinline__ void put_linear_gradient(const struct cross_entropy_args &a, T *dlogits, int target, float z,
+                                                    float gradient, struct logit_map map)
+{
+    const int columns = static_cast<int>(a.V);
+    const float at[1] = {z};
+    float by_logit[1] = {gradient};
+    __syncthreads(); /* the target's logit was read */
+    loss_put_zeros<T, V, THREADS>(dlogits, columns, columns / V * V, static_cast<int>(a.V_padded));
+    __syncthreads();
+    loss_times_slope(by_logit, at, map);
+    if (threadIdx.x == 0 && target >= 0) from_float(by_logit[0], &dlogits[target]);
+}
+
 /* The target's gradient, q - p, which may be tiny, from p in double. */
 template <typename T>
 __device__ __forceinline__ void loss_put_target(T *dlogits, float logit, float sum, const struct row_gradient &row,
@@ -220,23 +235,25 @@ __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
     const int padded = static_cast<int>(a.V_padded);
     const int rest = whole + static_cast<int>(threadIdx.x); /* this thread's element after the whole vectors */
     const float of_step = a.step_scale ? a.scale * *a.step_scale : a.scale;
-    const float scale = a.loss_scale ? of_step * *a.loss_scale : of_step;
-    struct row_gradient row = {{a.logit_scale, a.softcap}, 0, 0, scale * a.smoothing / static_cast<float>(columns)};
+    const float of_rows = a.loss_scale ? of_step * *a.loss_scale : of_step;
+    struct row_gradient row = {{a.logit_scale, a.softcap}, 0, 0, 0};
     for (int64_t i = blockIdx.x; i < a.M; i += gridDim.x) {
+        const float scale = a.row_scale ? of_rows * a.row_scale[i] : of_rows;
+        row.shift = scale * a.smoothing / static_cast<float>(columns);
         const L *logits = static_cast<const L *>(a.logits) + i * a.ld_logits;
         T *dlogits = static_cast<T *>(a.dlogits) + (a.dlogits ? i * a.ld_dlogits : 0);
         const int target = a.targets[i];
-        if (target < 0) {
-            if (threadIdx.x == 0) losses[i] = 0;
-            if (a.dlogits) loss_put_zeros<T, V, THREADS>(dlogits, columns, whole, padded);
-            continue;
-        }
-        struct row_share share = {{-FLT_MAX, 0}, 0};
         float logit[1] = {0}, last[1] = {0};
-        if (threadIdx.x == 0) {
+        if (threadIdx.x == 0 && target >= 0) {
             logit[0] = to_float(logits[target]);
             to_logits(logit, row.map);
         }
+        if (target < 0 || a.linear) {
+            if (threadIdx.x == 0) losses[i] = static_cast<double>(-logit[0]);
+            if (a.dlogits) put_linear_gradient<T, V, THREADS>(a, dlogits, target, logit[0], -scale, row.map);
+            continue;
+        }
+        struct row_share share = {{-FLT_MAX, 0}, 0};
         loss_read_row<L, V, THREADS>(&share, logits, kept, whole, held, row.map, a.smoothing > 0);
         if (rest < columns) {
             float z[1] = {to_float(logits[rest])};
@@ -266,12 +283,120 @@ __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
     }
 }
 
+/* What a row with a teacher adds up. */
+struct distill_sums {
+    float highest, total, cool, best, norm;
+};
+
+/* The place of `id` among the `count` tokens of a teacher, which rise, or of the first one above it. */
+__device__ __forceinline__ int64_t teacher_place(const int32_t *ids, int64_t count, int id)
+{
+    int64_t low = 0, high = count;
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (ids[middle] < id)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+template <typename L> __device__ __forceinline__ float logit_at(const L *logits, int j, struct logit_map map)
+{
+    float z[1] = {to_float(logits[j])};
+    to_logits(z, map);
+    return z[0];
+}
+
+/* The gradient of a row with a teacher, in tiles from left to right: it may lie over the logits. */
+template <typename T, typename L>
+__device__ void put_distilled_gradient(const struct cross_entropy_args &a, T *dlogits, const L *logits, int64_t i,
+                                       float scale, const struct distill_sums &sums)
+{
+    const struct logit_map map = {a.logit_scale, a.softcap};
+    const int32_t *ids = a.teacher_ids + i * a.K;
+    const int columns = static_cast<int>(a.V), padded = static_cast<int>(a.V_padded), target = a.targets[i];
+    const float cooler = 1 / a.temperature, of_hard = (1 - a.alpha) * scale, of_soft = a.alpha * a.temperature * scale;
+    for (int tile = 0; tile < columns; tile += NARROW) {
+        const int j = tile + static_cast<int>(threadIdx.x);
+        float gradient[1] = {0};
+        if (j < columns) {
+            const float z[1] = {logit_at(logits, j, map)};
+            const int64_t k = teacher_place(ids, a.K, j);
+            const bool known = k < a.K && ids[k] == j;
+            const float t = known ? expf((a.teacher_logps[i * a.K + k] - sums.best) * cooler) / sums.norm : 0;
+            const float p = expf(z[0] - sums.highest) / sums.total - (j == target ? 1.0f : 0.0f);
+            gradient[0] = of_hard * p + of_soft * (expf((z[0] - sums.highest) * cooler) / sums.cool - t);
+            loss_times_slope(gradient, z, map);
+        }
+        __syncthreads(); /* the tile was read */
+        if (j < columns) from_float(gradient[0], &dlogits[j]);
+        __syncthreads();
+    }
+    for (int j = columns + static_cast<int>(threadIdx.x); j < padded; j += NARROW) from_float(0, &dlogits[j]);
+}
+
+/* Rows with a teacher. */
+template <typename T, typename L>
+__global__ void __launch_bounds__(NARROW) distill_kernel(struct cross_entropy_args a, double *losses)
+{
+    SHARED(float, slots, [6][MAX_WARPS]);
+    const struct logit_map map = {a.logit_scale, a.softcap};
+    const int columns = static_cast<int>(a.V), padded = static_cast<int>(a.V_padded),
+              first = static_cast<int>(threadIdx.x);
+    const float of_step = a.step_scale ? a.scale * *a.step_scale : a.scale;
+    const float of_rows = a.loss_scale ? of_step * *a.loss_scale : of_step, cooler = 1 / a.temperature;
+    for (int64_t i = blockIdx.x; i < a.M; i += gridDim.x) {
+        const L *logits = static_cast<const L *>(a.logits) + i * a.ld_logits;
+        T *dlogits = static_cast<T *>(a.dlogits) + (a.dlogits ? i * a.ld_dlogits : 0);
+        const float *logps = a.teacher_logps + i * a.K;
+        if (a.targets[i] < 0) {
+            if (first == 0) losses[i] = 0;
+            if (a.dlogits) loss_put_zeros<T, 1, NARROW>(dlogits, columns, columns, padded);
+            continue;
+        }
+        struct distill_sums sums = {-FLT_MAX, 0, 0, -FLT_MAX, 0};
+        float kl = 0;
+        for (int j = first; j < columns; j += NARROW) sums.highest = fmaxf(sums.highest, logit_at(logits, j, map));
+        for (int64_t k = first; k < a.K; k += NARROW) sums.best = fmaxf(sums.best, logps[k]);
+        sums.highest = block_max<NARROW>(sums.highest, slots[0]);
+        sums.best = block_max<NARROW>(sums.best, slots[1]);
+        for (int j = first; j < columns; j += NARROW) {
+            const float below = logit_at(logits, j, map) - sums.highest;
+            sums.total += expf(below);
+            sums.cool += expf(below * cooler);
+        }
+        for (int64_t k = first; k < a.K; k += NARROW) sums.norm += expf((logps[k] - sums.best) * cooler);
+        sums.total = block_sum<NARROW>(sums.total, slots[2]);
+        sums.cool = block_sum<NARROW>(sums.cool, slots[3]);
+        sums.norm = block_sum<NARROW>(sums.norm, slots[4]);
+        for (int64_t k = first; k < a.K; k += NARROW) {
+            const float logp = (logps[k] - sums.best) * cooler - logf(sums.norm);
+            const float below = logit_at(logits, a.teacher_ids[i * a.K + k], map) - sums.highest;
+            kl += expf(logp) * (logp - below * cooler + logf(sums.cool));
+        }
+        kl = block_sum<NARROW>(kl, slots[5]);
+        if (first == 0)
+            losses[i] = static_cast<double>(
+                (1 - a.alpha) * (logf(sums.total) + sums.highest - logit_at(logits, a.targets[i], map)) +
+                a.alpha * a.temperature * a.temperature * kl);
+        __syncthreads(); /* the target was read */
+        if (a.dlogits)
+            put_distilled_gradient(a, dlogits, logits, i, a.row_scale ? of_rows * a.row_scale[i] : of_rows, sums);
+    }
+}
+
 /* *loss_sum += the sum of losses: every SUM_THREADS-th by one thread, then the threads' sums in order */
-__global__ void __launch_bounds__(SUM_THREADS) sum_losses_kernel(double *loss_sum, const double *losses, int64_t M)
+__global__ void __launch_bounds__(SUM_THREADS)
+    sum_losses_kernel(double *loss_sum, const double *losses, float *row_losses, int64_t M)
 {
     SHARED(double, sums, [SUM_THREADS]);
     double sum = 0;
-    for (int64_t i = threadIdx.x; i < M; i += SUM_THREADS) sum += losses[i];
+    for (int64_t i = threadIdx.x; i < M; i += SUM_THREADS) {
+        sum += losses[i];
+        if (row_losses) row_losses[i] = static_cast<float>(losses[i]);
+    }
     sums[threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.x != 0) return;
@@ -307,6 +432,11 @@ template <typename T, typename L>
 void cross_entropy(struct stream *stream, const struct cross_entropy_args *a, double *losses)
 {
     constexpr int V = std::max(VECTOR<T>, VECTOR<L>);
+    if (a->K) {
+        LAUNCH(stream, "cross_entropy", (distill_kernel<T, L>), grid_of(stream, a->M, RESIDENT / NARROW), NARROW, *a,
+               losses);
+        return;
+    }
     const bool narrow = a->V * static_cast<int64_t>(sizeof(L)) <= NARROW_ROW;
     const bool aligned = aligned16(a->logits, a->dlogits, a->ld_logits * static_cast<int64_t>(sizeof(L)),
                                    a->dlogits ? a->ld_dlogits * static_cast<int64_t>(sizeof(T)) : 0);
@@ -335,6 +465,6 @@ void cuda_cross_entropy(struct stream *stream, const struct cross_entropy_args *
         else
             cross_entropy<T, T>(stream, a, losses);
     });
-    LAUNCH(stream, "sum_losses", sum_losses_kernel, 1, SUM_THREADS, a->loss_sum, losses, a->M);
+    LAUNCH(stream, "sum_losses", sum_losses_kernel, 1, SUM_THREADS, a->loss_sum, losses, a->row_losses, a->M);
 }
 CUDA_MODULE(loss, sum_losses_kernel)
