@@ -267,11 +267,6 @@ enum status checkpoint_check_table(const struct checkpoint *checkpoint, const st
         return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' is of %s, and this model of %s", checkpoint->path,
                          manifest->facts.adapter ? "an adapter" : "a whole model",
                          table->adapted ? "an adapter" : "a whole model");
-    if (manifest->facts.moment_blocks != table->moment_blocks)
-        return error_set(err, STATUS_CHECKPOINT,
-                         "the checkpoint '%s' has moments in %s, this run in %s; hint: set optimizer.type as it was",
-                         checkpoint->path, manifest->facts.moment_blocks ? "8 bits" : "fp32",
-                         table->moment_blocks ? "8 bits" : "fp32");
     if (manifest->num_units - manifest->num_trained != table->num_frozen)
         return error_set(err, STATUS_CHECKPOINT, "the checkpoint '%s' has %d units with frozen tensors, this model %d",
                          checkpoint->path, manifest->num_units - manifest->num_trained, table->num_frozen);
@@ -357,8 +352,14 @@ enum status checkpoint_load(const struct checkpoint *checkpoint, const struct te
 {
     ASSERT(rank >= 0 && rank < layout->world && layout->num_units == table->num_units);
     TRY(checkpoint_check_table(checkpoint, table, err));
+    const bool in_blocks = reader_of(checkpoint)->manifest->facts.moment_blocks;
     const int stored = reader_of(checkpoint)->manifest->facts.num_states;
-    if (stored != slices.count)
+    const bool weights = slices.weights_only && slices.count == 1;
+    if (in_blocks != table->moment_blocks && !weights)
+        return error_set(err, STATUS_CHECKPOINT,
+                         "the checkpoint '%s' has moments in %s, this run in %s; hint: set optimizer.type as it was",
+                         checkpoint->path, in_blocks ? "8 bits" : "fp32", in_blocks ? "fp32" : "8 bits");
+    if (stored != slices.count && !weights)
         return error_set(err, STATUS_USAGE,
                          "the checkpoint '%s' has %d kinds of state, the optimizer of this run %d; hint: set "
                          "optimizer.type and its momentum as they were, or start a new run from an export",

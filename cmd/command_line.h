@@ -67,7 +67,8 @@ enum status option_unknown(const char *command, const char *word, const struct o
  * code as a status, or STATUS_HELPED. */
 #define COMMANDS(X) \
     X(init)         \
-    X(plan) X(convert) X(data) X(export) X(verify) X(inspect) X(report) X(sample) X(why) X(replay) X(doctor) X(version)
+    X(plan)         \
+    X(convert) X(data) X(export) X(verify) X(inspect) X(report) X(sample) X(score) X(why) X(replay) X(doctor) X(version)
 
 #define COMMAND(word) enum status cmd_##word(int argc, char **argv, struct error *err);
 COMMANDS(COMMAND)

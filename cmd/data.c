@@ -23,7 +23,7 @@ static const char USAGE[] =
     "in white square brackets.\n\n"
     "  PREFIX           as data.train names shards: a Megatron-LM prefix, an llm.c .bin file, or a glob in quotes\n"
     "  --seq-length N   tokens of a sample (data.seq_length)\n"
-    "  --show N         print the first N documents, each up to 4096 tokens\n"
+    "  --show N         print the first N documents, each up to 4096 tokens; of preference data the first N pairs\n"
     "  --tokenizer DIR  decode them with the tokenizer of a Hugging Face folder (byte-level BPE); byte: ids are "
     "bytes;\n"
     "                   without this option they are printed as ids\n";
@@ -38,7 +38,14 @@ struct data_view {
     struct label_set *labels;    /* NULL: there are none */
     struct tokenizer *tokenizer; /* NULL: bytes or ids */
     bool bytes;
+    bool paired;              /* a chosen document, then the rejected one, as ztrain-tokenize --preference makes them */
     int64_t seq_length, show; /* 0: not asked for */
+};
+
+struct shown_document {
+    int64_t length, count; /* tokens; those that are read */
+    int32_t ids[SHOWN_TOKENS];
+    uint8_t mask[SHOWN_TOKENS];
 };
 
 /* ---- counts -------------------------------------------------------------- */
@@ -69,6 +76,17 @@ static const char *data_label_name(const struct label_set *labels, int64_t label
     const char *name = json_string_value(json_object_get(labels->names, text));
     if (!name) snprintf(text, 32, "LABEL_%" PRId64, label);
     return name ? name : text;
+}
+
+static bool are_pairs(const struct token_set *set, const struct label_set *labels)
+{
+    const char *rejected = json_string_value(json_object_get(labels->names, "0"));
+    const char *chosen = json_string_value(json_object_get(labels->names, "1"));
+    if (!token_set_has_mask(set) || !rejected || !chosen || strcmp(rejected, "rejected") || strcmp(chosen, "chosen"))
+        return false;
+    int64_t i = 0;
+    while (i < labels->documents && labels->labels[i] == (i + 1) % 2) i++;
+    return i == labels->documents && i % 2 == 0;
 }
 
 static void print_data_labels(const struct label_set *labels)
@@ -106,28 +124,60 @@ static void print_data_piece(const struct data_view *view, const int32_t *ids, i
     printable_put(stdout, text.bytes, text.count);
 }
 
+static enum status read_document(const struct data_view *view, int64_t number, struct shown_document *doc,
+                                 struct error *err)
+{
+    int64_t first;
+    TRY(token_set_document(view->set, number, &first, &doc->length, err));
+    doc->count = doc->length < SHOWN_TOKENS ? doc->length : SHOWN_TOKENS;
+    return token_set_read(view->set, first, doc->count, INT32_MAX, doc->ids, doc->mask, err);
+}
+
+/* Prints the tokens [first, last), and after the last one how many more there are. */
+static void print_data_tokens(const struct data_view *view, const struct shown_document *doc, int64_t first,
+                              int64_t last)
+{
+    const bool masked = token_set_has_mask(view->set), words = !view->tokenizer && !view->bytes;
+    for (int64_t i = first, n; i < last; i += n) {
+        for (n = 1; i + n < last && doc->mask[i + n] == doc->mask[i];) n++;
+        if (i > first && words) putchar(' ');
+        fputs(!masked || !doc->mask[i] ? "" : terminal.colour ? "\033[32m" : "⟦", stdout);
+        print_data_piece(view, doc->ids + i, n);
+        fputs(!masked || !doc->mask[i] ? "" : terminal.colour ? "\033[0m" : "⟧", stdout);
+    }
+    const int64_t more = last == doc->count ? doc->length - last : 0;
+    printf(more ? "\n… %s more tokens\n" : "\n", FIGURE(count, more));
+}
+
 static enum status show_document(const struct data_view *view, int64_t number, struct error *err)
 {
-    int32_t ids[SHOWN_TOKENS];
-    uint8_t mask[SHOWN_TOKENS];
-    int64_t first, length;
+    struct shown_document doc;
     char label[32];
-    TRY(token_set_document(view->set, number, &first, &length, err));
-    const int64_t count = length < SHOWN_TOKENS ? length : SHOWN_TOKENS;
-    TRY(token_set_read(view->set, first, count, INT32_MAX, ids, mask, err));
-    printf("\ndocument %s: %s token%s", FIGURE(count, number + 1), FIGURE(count, length), PLURAL(length));
+    TRY(read_document(view, number, &doc, err));
+    printf("\ndocument %s: %s token%s", FIGURE(count, number + 1), FIGURE(count, doc.length), PLURAL(doc.length));
     if (view->labels)
         printf(", label %s", PRINTABLE(data_label_name(view->labels, view->labels->labels[number], label)));
     putchar('\n');
-    const bool masked = token_set_has_mask(view->set), words = !view->tokenizer && !view->bytes;
-    for (int64_t i = 0, n; i < count; i += n) {
-        for (n = 1; i + n < count && mask[i + n] == mask[i];) n++;
-        if (i && words) putchar(' ');
-        fputs(!masked || !mask[i] ? "" : terminal.colour ? "\033[32m" : "⟦", stdout);
-        print_data_piece(view, ids + i, n);
-        fputs(!masked || !mask[i] ? "" : terminal.colour ? "\033[0m" : "⟧", stdout);
+    print_data_tokens(view, &doc, 0, doc.count);
+    return STATUS_OK;
+}
+
+/* The prompt once, then both answers. */
+static enum status show_pair(const struct data_view *view, int64_t number, struct error *err)
+{
+    struct shown_document pair[2];
+    int64_t same = 0;
+    for (int i = 0; i < 2; i++) TRY(read_document(view, 2 * number + i, &pair[i], err));
+    while (same < pair[0].count && same < pair[1].count && pair[0].ids[same] == pair[1].ids[same] &&
+           !pair[0].mask[same] && !pair[1].mask[same])
+        same++;
+    printf("\npair %s: %s and %s tokens\n", FIGURE(count, number + 1), FIGURE(count, pair[0].length),
+           FIGURE(count, pair[1].length));
+    if (same) print_data_tokens(view, &pair[0], 0, same);
+    for (int i = 0; i < 2; i++) {
+        puts(i ? "rejected" : "chosen");
+        print_data_tokens(view, &pair[i], same, pair[i].count);
     }
-    printf(length > count ? "\n… %s more tokens\n" : "\n", FIGURE(count, length - count));
     return STATUS_OK;
 }
 
@@ -177,11 +227,16 @@ static enum status show_data(const struct arguments *a, struct data_view *view, 
         printf(", first_fit %s, false %s\n", FIGURE(count, fit->samples),
                FIGURE(count, token_set_samples(view->set, view->seq_length, false)));
     }
-    if (view->labels) print_data_labels(view->labels);
-    const int64_t documents = token_set_documents(view->set), shown = view->show < documents ? view->show : documents;
+    view->paired = view->labels && are_pairs(view->set, view->labels);
+    const int64_t documents = token_set_documents(view->set), pieces = view->paired ? documents / 2 : documents;
+    const int64_t shown = view->show < pieces ? view->show : pieces;
+    if (view->paired)
+        printf("pairs       %s: a chosen document, then the rejected one\n", FIGURE(count, pieces));
+    else if (view->labels)
+        print_data_labels(view->labels);
     if (shown && token_set_has_mask(view->set))
         printf("\n%s is learned\n", terminal.colour ? "what is green" : "what stands between ⟦ and ⟧");
-    for (int64_t i = 0; i < shown; i++) TRY(show_document(view, i, err));
+    for (int64_t i = 0; i < shown; i++) TRY((view->paired ? show_pair : show_document)(view, i, err));
     return STATUS_OK;
 }
 

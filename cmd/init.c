@@ -63,7 +63,7 @@ static enum status init_load_spec(const struct init *t, struct run_spec **spec, 
     RELEASED(spec_report_release) struct spec_report report = {0};
     OWNED char *text = init_spec(t);
     *spec = NULL;
-    const enum status status = spec_load_text("run.yaml", text, spec, &report);
+    const enum status status = spec_load_text("run.yaml", text, NULL, 0, spec, &report);
     if (status != STATUS_OK) return error_set(err, status, "%s", report.errors.items[0]);
     return spec_resolve_batch(*spec, t->ranks, "--gpus", err);
 }

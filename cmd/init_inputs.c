@@ -205,7 +205,9 @@ static enum status init_read_labels(struct init *t, struct error *err)
     if (fs_exists(path)) {
         TRY(label_set_open(t->set, &t->labels, err));
         t->longest = t->labels->longest;
-        return STATUS_OK;
+        if (!label_set_is_preference(t->labels)) return STATUS_OK;
+        error_set(err, STATUS_DATA, "'%s' holds answers that people prefer or not", PRINTABLE(bin));
+        return error_hint(err, "write the run spec by docs/preferences.md: ztrain init knows texts and labels");
     }
     if (t->desc.num_labels > 0) {
         error_set(err, STATUS_DATA, "the model is a classifier, and '%s' is not there", PRINTABLE(path));

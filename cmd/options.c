@@ -256,6 +256,7 @@ void options_help(FILE *out)
         "  ztrain why RUN                              name the rank that a run failed by, or that it waits for\n"
         "  ztrain replay RUN --step S [--local-gpus N]\n"
         "                                              compute steps of a run again, and compare them with its record\n"
+        "  ztrain score DIR --data PREFIX --out FILE   log-probabilities of documents under a model, perplexity\n"
         "  ztrain doctor [--gpu-test]                  print what ztrain finds on this machine; test its GPU\n"
         "  ztrain version                              print the versions of ztrain and of the libraries in use\n"
         "\n",
@@ -271,19 +272,22 @@ void options_help(FILE *out)
 
 enum status options_load_spec(const struct options *options, bool quiet, struct run_spec **spec, struct error *err)
 {
-    if (!options->config) {
+    if (!options->config && !options->text) {
         error_set(err, STATUS_USAGE, "no run spec given");
         return options->plan ? error_hint(err, "ztrain plan --config run.yaml; ztrain plan --help shows more")
                              : error_hint(err, "ztrain --config run.yaml; ztrain --help shows more");
     }
     RELEASED(spec_report_release) struct spec_report report = {0};
-    enum status status = spec_load(options->config, options->deepspeed, options->set, options->num_set, spec, &report);
+    const char *name = options->config ? options->config : "the command line";
+    enum status status = options->config
+                             ? spec_load(name, options->deepspeed, options->set, options->num_set, spec, &report)
+                             : spec_load_text(name, options->text, options->set, options->num_set, spec, &report);
     if (!quiet) {
         for (int i = 0; i < report.errors.count; i++) log_line(PRINTABLE(report.errors.items[i]));
         for (int i = 0; i < report.notices.count; i++) log_info("%s", report.notices.items[i]);
     }
     if (status != STATUS_OK)
         error_set(err, status, "%d error%s in the run spec '%s'", report.errors.count, PLURAL(report.errors.count),
-                  options->config);
+                  name);
     return status;
 }

@@ -83,6 +83,11 @@ static uint64_t train_fingerprint(const struct options *options, const struct ru
                                   options->rank.trace_steps ? options->rank.trace_steps : ""};
     for (size_t i = 0; i < COUNT_OF(traced); i++) /* whether there is a trace: the file may differ, rank 0 writes it */
         hash = XXH3_64bits_withSeed(traced[i], strlen(traced[i]), hash);
+    if (options->rank.score) {
+        const int64_t facts[] = {options->rank.score_together, options->rank.score_top_k, options->rank.score_base};
+        hash = XXH3_64bits_withSeed(options->rank.score, strlen(options->rank.score), hash);
+        hash = XXH3_64bits_withSeed(facts, sizeof facts, hash);
+    }
     if (options->rank.replay)
         hash = XXH3_64bits_withSeed(&options->rank.replay_step, sizeof options->rank.replay_step, hash);
     return hash;
@@ -170,7 +175,8 @@ static enum status train_run_command(const struct options *options, char **argv,
         return plan_dry_run(spec, world, source, boot->cores, resumes, err);
     }
     if (!supervises) return rank_run(&options->rank, boot, spec, err);
-    if (!options->rank.resume && !options->rank.replay) /* a resumed run's batch also depends on its checkpoint */
+    if (!options->rank.resume && !options->rank.replay &&
+        !options->rank.score) /* a resumed run's batch also depends on its checkpoint */
         TRY(spec_resolve_batches(spec, world, source, err));
     return train_start_ranks(options, argv, spec, err);
 }

@@ -28,7 +28,7 @@ ROOMS = {
     "core": [],
     "core/training": ["core"],
     "core/model": ["core", "core/training", "core/quantization"],
-    "core/metrics": ["core"],
+    "core/metrics": ["core", "core/training"],
     "core/flight": ["core"],
     "core/spec": ["core", "core/training", "core/model", "core/metrics", "core/quantization"],
     "core/data": ["core", "core/training"],

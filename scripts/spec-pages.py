@@ -15,7 +15,7 @@ TOP_LEVEL = "At top level"
 TOP_LEVEL_HELP = "sizes of batches, clipping, output"
 # File: sections whose keys are on the page, in this order.
 PAGES = {
-    "run-spec-model.md": ["model", "moe", "peft"],
+    "run-spec-model.md": ["model", "moe", "peft", "preference", "distill"],
     "run-spec-data.md": ["data"],
     "run-spec-train.md": ["run", "train", TOP_LEVEL],
     "run-spec-optimizer.md": ["optimizer", "scheduler", "bf16", "fp16", "data_types"],

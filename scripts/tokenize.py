@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Turns text and conversations into token shards for ztrain: PREFIX.bin and PREFIX.idx (Megatron-LM's format), and for
-conversations PREFIX.mask, which says what is learned from.
+conversations PREFIX.mask, which says what is learned from; for labelled documents PREFIX.labels.
 
 One process reads the inputs and cuts them into documents. It sends batches of documents to several worker processes, which
 tokenize them and sort them into training and validation, and writes the results in order. At most a few batches per worker
@@ -51,8 +51,8 @@ from tokenization.errors import DATA, USAGE, Failure, interrupt
 from tokenization.files import find_files, kind_of
 from tokenization.inputs import batches, documents
 from tokenization.options import parse
-from tokenization.progress import (Progress, close_streams, complain, open_streams, say, show_sample, summary,
-                                   summary_inputs, summary_labels)
+from tokenization.progress import (Progress, close_streams, complain, dropped_lines, open_streams, say, show_sample,
+                                   summary, summary_inputs, summary_labels, summary_preferences)
 from tokenization.shards import Labels, Shard, publish
 from tokenization.workers import encoded
 
@@ -75,8 +75,10 @@ def run(args):
     progress = Progress(sum(size for _, size in found.files))
     folder = os.path.dirname(args.output)
     shards, counts, sample = [], collections.Counter(), None
-    labels = Labels(args.labels_from) if args.form == "label" else None
-    beside = ".types" if labels and len(args.fields) == 2 else ".mask" if args.form in ("chat", "completion") else None
+    labels = Labels.of_shard(args.labels_from) if args.labels_from else Labels() if args.form in ("label", "preference") else None
+    beside = ".mask" if args.form in ("chat", "completion", "preference") else None
+    if args.form == "label" and len(args.fields) == 2:
+        beside = ".types"
     try:
         if folder:
             os.makedirs(folder, exist_ok=True)
@@ -92,9 +94,13 @@ def run(args):
                 interrupt.check()
         progress.clear()
         if counts[REFUSED] * 10 > counts["conversations"]:
-            raise Failure(DATA, f"{counts[REFUSED]:,} of {counts['conversations']:,} conversations cannot be used, more than a "
-                                f"tenth; the first: {first_of(REFUSED, counts)}")
+            raise Failure(DATA, f"{counts[REFUSED]:,} of {counts['conversations']:,} {noun(args)} cannot be used, more "
+                                f"than a tenth; the first: {first_of(REFUSED, counts)}")
         total = sum(len(shard.lengths) for shard in shards)
+        if args.form == "preference" and found.answers:
+            labels.fixed = list(found.answers[0])
+            if total == 0:
+                raise Failure(DATA, "nothing to learn from; dropped: " + "; ".join(dropped_lines(found.paired(), counts)))
         if total == 0 and counts["dropped"]:
             raise Failure(DATA, f"nothing to learn from in {counts['dropped']:,} documents: "
                                 + ("the assistant says nothing in them" if args.form == "chat" else "no completion")
@@ -102,13 +108,7 @@ def run(args):
         if total == 0:
             raise Failure(DATA, "the inputs hold no text")
         if len(shards) == 2:
-            if total == 1:
-                raise Failure(DATA, "one document cannot be split; hint: --document paragraph, or no --validation")
-            train, validation = shards  # neither may end up empty
-            if not validation.lengths:
-                validation.add(*train.take_last())
-            elif not train.lengths:
-                train.add(*validation.take_last())
+            leave_none_empty(*shards, total, 2 if found.paired() else 1)
         publish(shards)
     except OSError as error:
         raise Failure(DATA, f"cannot write '{args.output}': {error.strerror or error}")
@@ -123,19 +123,35 @@ def run(args):
         raise Failure(DATA, f"cannot write to standard output: {error.strerror}; the shards are whole")
 
 
+def noun(args):
+    return "rows" if args.form == "preference" else "conversations"
+
+
+def leave_none_empty(train, validation, total, together):
+    """Moves documents so that both shards have some. together: documents that stay together"""
+    if total == together:
+        raise Failure(DATA, ("one document cannot be split; hint: --document paragraph, or no --validation" if together == 1
+                             else "one pair cannot be split; hint: no --validation"))
+    source, target = (train, validation) if not validation.lengths else (validation, train)
+    if not target.lengths:
+        for document in reversed([source.take_last() for _ in range(together)]):
+            target.add(*document)
+
+
 def report(args, encoder, shards, labels, found, counts, sample):
     """What was written, and what became of the inputs."""
     for name, shard in zip(("train", "validation"), shards):
         summary(name, shard)
-    if labels:
+    if args.form == "preference":
+        summary_preferences(labels, shards, found.paired(), counts)
+    elif labels:
         summary_labels(labels, shards)
     if counts[REFUSED]:
-        say(f"left out   {counts[REFUSED]:,} of {counts['conversations']:,} conversations; the first: "
-            + first_of(REFUSED, counts))
+        say(f"left out   {counts[REFUSED]:,} of {counts['conversations']:,} {noun(args)}; the first: {first_of(REFUSED, counts)}")
     if counts[LOST]:
         say(f"not shown  {counts[LOST]:,} conversations have texts that the chat template does not render; the first: "
             + first_of(LOST, counts))
-    if labels and len(args.fields) == 2:
+    if args.form == "label" and len(args.fields) == 2:
         names = [f"column {field}" if field.isdecimal() else field for field in args.fields]
         say(f"joined     {encoder.tokenizer.joined(names, encoder.add_special)}")
     summary_inputs(args, found, counts)

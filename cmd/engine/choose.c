@@ -307,6 +307,7 @@ static const char *graph_choice_block_obstacle(const struct engine *t)
     if (!device_has_graphs(t->device)) return "the CPU device has none";
     if (t->spec->data.packing != SPEC_PACKING_CUT) return "with data.packing other than true no two steps are alike";
     if (t->spec->data.document_mask == SPEC_ON) return "with data.document_mask no two steps are alike";
+    if (t->train_config.preference) return "with preferences no two steps are alike";
     if (t->profile) return "--profile times each op";
     return NULL;
 }

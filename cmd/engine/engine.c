@@ -21,8 +21,13 @@ static enum status engine_apply_task(const struct run_spec *spec, struct model_d
         return error_hint(err, "model.task: sequence_classification, or the folder of a language model");
     }
     if (spec->model.task == TASK_CAUSAL_LM) return model_desc_check_causal(desc, err);
+    if (spec->model.task == TASK_REWARD) return model_desc_classify(desc, 1, err);
     if (num_labels == 0) num_labels = desc->num_labels;
     if (num_labels == 0) TRY(engine_count_labels(spec, &num_labels, err));
+    if (num_labels == 1) {
+        error_set(err, STATUS_USAGE, "a classifier with 1 label is not supported");
+        return error_hint(err, "2 or more are; model.task: reward trains one label, on pairs of answers");
+    }
     return model_desc_classify(desc, num_labels, err);
 }
 
@@ -115,6 +120,11 @@ static void engine_streams(struct engine *t)
         .micro_batch_size = spec->train_micro_batch_size_per_gpu,
         .token_multiple = spec->data.seq_length < TOKEN_MULTIPLE ? spec->data.seq_length : TOKEN_MULTIPLE,
     };
+    if (spec->preference.loss != PREFERENCE_NONE) t->train_config.preference = &spec->preference;
+    if (t->scores || t->train_config.preference) { /* whole documents side by side, whatever data.packing says */
+        t->train_config.data.packing = SPEC_PACKING_FIRST_FIT;
+        t->train_config.data.document_mask = SPEC_ON;
+    }
     t->validation_config = t->train_config;
     t->validation_config.evaluation = true;
     t->validation_config.last_tokens = false;
@@ -223,7 +233,8 @@ static enum status engine_shards(struct engine *t, struct error *err)
 {
     TRY(engine_describe_model(t->spec, t->rank == 0 && !t->quiet, &t->desc, err));
     spec_resolve_model(t->spec, t->desc.hidden_size);
-    t->extra_sums = t->desc.experts.count ? 1 + (int)t->desc.experts.count : 0;
+    const bool preference = t->spec->preference.loss != PREFERENCE_NONE;
+    t->extra_sums = (t->desc.experts.count ? 1 + (int)t->desc.experts.count : 0) + (preference ? PREFERENCE_SUMS : 0);
     TRY(engine_samples_new(t->spec, &t->desc, &t->samples, err));
     tensor_table_build_for(&t->desc, t->spec->optimizer.type == OPTIMIZER_ADAMW8BIT, &t->table);
     TRY(engine_adapt(t, err));
@@ -237,7 +248,8 @@ static enum status engine_shards(struct engine *t, struct error *err)
         spec_resolve_document_mask(t->spec, t->found_mask);
     }
     engine_streams(t);
-    return STATUS_OK;
+    const char *teacher = t->spec->transformer.distill.logps;
+    return teacher && !t->scores ? teacher_file_open(teacher, false, &t->teacher, err) : STATUS_OK;
 }
 
 static struct transformer_config engine_transformer(const struct engine *t)
@@ -249,7 +261,7 @@ static struct transformer_config engine_transformer(const struct engine *t)
         .dtype = spec->dtype,
         .settings = spec->transformer,
         .batch = token_stream_limits(&t->train_config),
-        .training = true,
+        .training = !t->scores,
         .dropout = t->desc.dropout,
         .lora_dropout = spec->adapter.on ? spec->adapter.lora_dropout : 0,
         .dropout_seed = spec->run.seed,
@@ -261,6 +273,8 @@ static struct transformer_config engine_transformer(const struct engine *t)
         /* by step: from when a step could not be captured. Tokens leave a block with shared experts in its middle */
         .graphs_by_block = t->graphs != GRAPHS_NONE && spec->expert_parallel_size == 1,
         .graphs_demanded = spec->train.cuda_graphs == SPEC_ON,
+        .teacher_tokens = t->teacher ? t->teacher->K : 0,
+        .sequences = t->scores || t->train_config.preference,
         .inputs = t->graphs == GRAPHS_BY_STEP ? (int32_t)t->micros : 1,
     };
 }
@@ -290,6 +304,8 @@ static enum status engine_build_model(struct engine *t, struct error *err)
     }
     const struct transformer_config config = engine_transformer(t);
     TRY(transformer_new(&config, t->device, &t->transformer, err));
+    if (config.sequences)
+        t->preference = preference_steps_new(&t->spec->preference, t->comm, t->turns, config.batch.max_tokens);
     if (t->graphs == GRAPHS_BY_STEP) TRY(input_upload_new(t->device, &t->upload, err));
     if (t->samples) t->samples->generator = generator_new(t->transformer, t->samples->capacity);
     return STATUS_OK;
@@ -331,7 +347,7 @@ static enum status engine_build_one(struct engine *t, int threads, struct error 
         .layout = &t->layout,
         .ordered = spec->train.virtual_ranks > 0,
         .tied = t->desc.tied,
-        .training = true,
+        .training = !t->scores,
         .extra_sums = t->extra_sums,
         .expert_parallel = (int)spec->expert_parallel_size,
         .scaler = spec->loss_scaler,
@@ -411,6 +427,8 @@ void engine_release(struct engine *t)
         free(t->next);
     }
     engine_samples_free(t->samples);
+    preference_steps_free(t->preference);
+    teacher_file_close(t->teacher);
     transformer_free(t->transformer);
     input_upload_free(t->upload);
     activation_store_free(t->activations);

@@ -9,6 +9,7 @@
 #include "ckpt/checkpoint.h"
 #include "cmd/engine/choose.h"
 #include "cmd/engine/memory_plan.h"
+#include "cmd/engine/preference_steps.h"
 #include "comm/comm.h"
 #include "comm/launch/bootstrap.h"
 #include "comm/zero/zero.h"
@@ -81,6 +82,7 @@ struct engine {
     int node_ranks;                           /* set before engine_build: of this rank's node; 0: all are on it */
     bool quiet;                               /* set before engine_build: without notices about the model */
     bool profile;                             /* set before engine_build: ops are timed, for --profile */
+    bool scores;                              /* set before engine_build: documents are scored, nothing is trained */
 
     struct model_desc desc;
     struct tensor_table table;
@@ -93,8 +95,10 @@ struct engine {
     struct zero *zero;
     struct activation_store *activations; /* NULL unless cpu_checkpointing */
     struct transformer *transformer;
-    struct input_upload *upload;    /* NULL unless steps are graphs */
-    struct engine_samples *samples; /* NULL: train.samples has none */
+    struct input_upload *upload;         /* NULL unless steps are graphs */
+    struct engine_samples *samples;      /* NULL: train.samples has none */
+    struct teacher_file *teacher;        /* owned; of distill.logps; NULL: there is none */
+    struct preference_steps *preference; /* owned; NULL: the loss is that of tokens */
     enum graph_mode graphs;
     struct memory_plan plan;
     struct checkpoint_base base; /* of an adapter: by engine_weights_load() and engine_weights_check_base() */
@@ -109,7 +113,7 @@ struct engine {
     int turns;                    /* spec_turns(): virtual ranks that this rank stands for, else 1 */
     int64_t micros;               /* spec_micros(): of a step of this rank; micro-batch i is of turn i % turns */
     double *loss_sum;             /* in the arena (turns): losses of this rank's targets, one step or one evaluation; */
-    int extra_sums;               /* with experts: then (turns, extra_sums) of train_job.expert_sums */
+    int extra_sums;               /* then (turns, extra_sums): train_job.expert_sums, then PREFERENCE_SUMS, if any */
     float *grad_scale;            /* in the arena: the factor of the losses of a step that is a graph */
     struct train_sources sources; /* data.train */
     struct mixture mixture;       /* of the sources; order.count is 0 if data.train names one source */
@@ -130,7 +134,13 @@ static inline size_t engine_sums_bytes(const struct engine *t)
 /* Those of a turn, for train_job.expert_sums. */
 static inline double *engine_expert_sums(const struct engine *t, int64_t turn)
 {
-    return t->extra_sums ? t->loss_sum + t->turns + turn * t->extra_sums : NULL;
+    return t->desc.experts.count ? t->loss_sum + t->turns + turn * t->extra_sums : NULL;
+}
+
+/* Among extra_sums. */
+static inline int engine_preference_at(const struct engine *t)
+{
+    return t->extra_sums - PREFERENCE_SUMS;
 }
 
 /* Reads the config of the spec's model. notices: logs what ztrain ignores. The caller always releases *desc. */
@@ -150,6 +160,23 @@ enum status engine_activation_bytes(const struct engine *engine, enum recompute 
 enum status engine_open_data(struct engine *engine, struct error *err);
 void engine_close_data(struct engine *engine);
 
+/* In place of engine_open_data(), with engine->scores: data.train, whose samples are documents. */
+enum status engine_open_scored(struct engine *engine, struct error *err);
+
+/* Reads preference.reference, a file, for data.train; that of data.validation lies beside it, PREFIX.logps. */
+enum status engine_read_references(struct engine *engine, struct error *err);
+
+/* Gives a source its numbers from a file of ztrain score. */
+enum status engine_read_reference(const struct engine *engine, const char *path, struct token_source *source,
+                                  struct error *err);
+
+/* STATUS_DATA: a document of a sample has no finite number in `path`. */
+enum status engine_check_references(const struct engine *engine, const char *path, const struct token_source *source,
+                                    struct error *err);
+
+/* Once the sources have references: streams read them from then on. */
+void engine_use_references(struct engine *engine);
+
 /* Returns `status`. The error of one of several adapters begins with its name. */
 enum status engine_name_error(const struct engine *engine, enum status status, struct error *err);
 
@@ -163,6 +190,10 @@ enum status engine_count_labels(const struct run_spec *spec, int64_t *labels, st
  * base never from the checkpoint, an adapter without one from model.adapter. The bits depend on neither world size nor
  * ZeRO stage. zero_params_changed() is next. */
 enum status engine_weights_load(struct engine *engine, const struct checkpoint *checkpoint, struct error *err);
+
+/* The same with the weights that preferences are compared with, without an adapter: those of a Hugging Face folder, of
+ * a checkpoint or the best of a run, or (NULL) those with which the run began. */
+enum status engine_weights_load_reference(struct engine *engine, const char *dir, struct error *err);
 
 /* After engine_weights_load(): fills engine->base. STATUS_CHECKPOINT: it was written on another base. Collective. */
 enum status engine_weights_check_base(struct engine *engine, const struct checkpoint *checkpoint, struct error *err);

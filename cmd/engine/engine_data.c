@@ -2,6 +2,7 @@
 /* engine_data.c: the data of a run, compared with its spec and its model. See engine.h. */
 #include "cmd/engine/engine.h"
 #include "core/data/document_fit.h"
+#include "core/data/logps_file.h"
 
 #include <xxhash.h>
 
@@ -27,7 +28,8 @@ static enum status open_source(const struct run_spec *spec, int index, int64_t v
 {
     TRY(open_tokens(spec, index, &sources->items[index].set, err));
     TRY(token_set_check(sources->items[index].set, vocab_size, fingerprint, err));
-    if (spec->model.task == TASK_CAUSAL_LM) return STATUS_OK;
+    sources->items[index].fingerprint = fingerprint->sampled;
+    if (spec->model.task == TASK_CAUSAL_LM && spec->preference.loss == PREFERENCE_NONE) return STATUS_OK;
     TRY(label_set_open(sources->items[index].set, &sources->items[index].labels, err));
     fingerprint->first = label_set_fingerprint(sources->items[index].labels, fingerprint->first);
     fingerprint->sampled = label_set_fingerprint(sources->items[index].labels, fingerprint->sampled);
@@ -83,6 +85,8 @@ enum status train_sources_open(const struct run_spec *spec, int64_t vocab_size, 
 
 static void close_source(struct token_source *source)
 {
+    free(source->references);
+    free(source->kl_references);
     label_set_close(source->labels);
     first_fit_free(source->fit);
     token_set_close(source->set);
@@ -229,6 +233,7 @@ static enum status pack_documents(const struct engine *t, const char *key, const
                                   struct first_fit **fit, struct error *err)
 {
     const int64_t length = t->spec->data.seq_length;
+    if (t->train_config.preference) return STATUS_OK;
     if (t->spec->data.packing != SPEC_PACKING_FIRST_FIT) return STATUS_OK;
     TRY(first_fit_new(set, length, fit, err));
     if (t->rank == 0 && !t->quiet && (*fit)->samples > 0)
@@ -244,8 +249,8 @@ static enum status report_cuts(const struct engine *t, const char *key, const st
 {
     const int64_t length = t->spec->data.seq_length;
     struct cut_count cut;
-    if (t->rank != 0 || t->quiet || t->spec->data.packing == SPEC_PACKING_CUT || t->desc.num_labels > 0)
-        return STATUS_OK; /* a classifier refuses documents that are longer than a sample */
+    const bool whole = t->desc.num_labels > 0 || t->train_config.preference; /* longer ones are refused, or left out */
+    if (t->rank != 0 || t->quiet || t->spec->data.packing == SPEC_PACKING_CUT || whole) return STATUS_OK;
     TRY(cut_count(set, length, &cut, err));
     if (cut.documents == 0) return STATUS_OK;
     if (cut.targets > 0 && !cut.target_left && training)
@@ -271,7 +276,7 @@ static enum status check_data_masks(const struct engine *t, struct error *err)
                          "the loss masks of data.train appeared or vanished while the run began; hint: start it again "
                          "when the data are complete");
     if (!masked || !leads) return STATUS_OK;
-    if (t->desc.num_labels > 0)
+    if (t->desc.num_labels > 1)
         log_warn(
             "the loss masks beside data.train are not used: with model.task sequence_classification a document has "
             "one target, its label");
@@ -304,6 +309,89 @@ static enum status take_labels(struct engine *t, const struct label_set *labels,
     return labels->names ? model_desc_name_labels(&t->desc, labels->names, err) : STATUS_OK;
 }
 
+/* ---- preferences --------------------------------------------------------- */
+
+static enum status check_preference_labels(const struct token_source *source, enum preference_loss loss,
+                                           const char *key, struct error *err)
+{
+    const bool pairs = loss != PREFERENCE_KTO;
+    if (loss != PREFERENCE_REWARD && !token_set_has_mask(source->set)) {
+        error_set(err, STATUS_DATA, "%s has no loss masks: preferences are of completions", key);
+        return error_hint(err, "ztrain-tokenize --preference writes them");
+    }
+    for (int64_t i = 0; i < source->labels->documents; i++) {
+        const int32_t label = source->labels->labels[i];
+        if (pairs ? label == (i % 2 == 0) : label <= 1) continue;
+        error_set(err, STATUS_DATA, "%s: document %" PRId64 " has the label %d, expected %s", key, i, label,
+                  !pairs       ? "0 or 1"
+                  : i % 2 == 0 ? "1, chosen, before its rejected one"
+                               : "0, rejected, after its chosen one");
+        return error_hint(err, pairs ? "ztrain-tokenize --preference writes pairs; preference.loss kto takes others"
+                                     : "ztrain-tokenize --preference writes labels");
+    }
+    return STATUS_OK;
+}
+
+/* Makes pairs, or labelled documents, the samples of a source. key: names it in the log. */
+static enum status take_preferences(const struct engine *t, const char *key, struct token_source *source,
+                                    struct error *err)
+{
+    const struct preference_settings *settings = t->train_config.preference;
+    if (!settings) return STATUS_OK;
+    const int group = settings->loss == PREFERENCE_KTO ? 1 : 2;
+    TRY(check_preference_labels(source, settings->loss, key, err));
+    TRY(whole_fit_new(source->set, t->spec->data.seq_length, group, &source->fit, err));
+    const int64_t all = source->labels->documents / group, dropped = all - source->fit->samples;
+    if (t->rank == 0 && !t->quiet && dropped > 0)
+        log_info("%s: %" PRId64 " of %" PRId64 " %s are left out, as they have documents of more than data.seq_length "
+                 "%" PRId64 " tokens, or of fewer than two",
+                 key, dropped, all, group == 2 ? "pairs" : "documents", t->spec->data.seq_length);
+    return STATUS_OK;
+}
+
+enum status engine_check_references(const struct engine *t, const char *path, const struct token_source *source,
+                                    struct error *err)
+{
+    const bool kto = t->train_config.preference->loss == PREFERENCE_KTO;
+    for (int64_t i = 0; i < source->fit->starts[source->fit->samples]; i++) {
+        const uint32_t document = source->fit->documents[i];
+        if (!isfinite(source->references[document]) || (kto && !isfinite(source->kl_references[document])))
+            return error_set(
+                err, STATUS_DATA,
+                "'%s' has no finite log-probability of document %u: it is not finished, or the model gave none", path,
+                document);
+    }
+    return STATUS_OK;
+}
+
+enum status engine_read_reference(const struct engine *t, const char *path, struct token_source *source,
+                                  struct error *err)
+{
+    struct logps_header header;
+    const bool kto = t->train_config.preference->loss == PREFERENCE_KTO;
+    TRY(logps_read(path, source->labels->documents, &header, &source->references, &source->kl_references, err));
+    if (header.data && header.data != source->fingerprint)
+        return error_set(err, STATUS_DATA, "'%s' was scored on other data; hint: ztrain score makes it again", path);
+    const int64_t together = t->train_config.micro_batch_size, longest = t->spec->data.seq_length;
+    if (kto && (header.together != together || header.longest != longest)) {
+        error_set(err, STATUS_DATA,
+                  "'%s' was scored for micro-batches of %d and samples of up to %d tokens, and the run has %" PRId64
+                  " and %" PRId64 ": mismatched answers differ",
+                  path, header.together, header.longest, together, longest);
+        return error_hint(err, "ztrain score --mismatched M --set data.seq_length=N makes it");
+    }
+    return engine_check_references(t, path, source, err);
+}
+
+static enum status take_teacher(const struct engine *t, struct token_source *source, struct error *err)
+{
+    const struct teacher_file *teacher = t->teacher;
+    source->teacher = t->teacher;
+    if (teacher->data == source->fingerprint && teacher->tokens == token_set_tokens(source->set)) return STATUS_OK;
+    error_set(err, STATUS_DATA, "'%s' is of other data than data.train", teacher->path);
+    return error_hint(err, "ztrain score TEACHER --data PREFIX --top-k %d makes it again", teacher->K);
+}
+
 static enum status open_training_data(struct engine *t, struct error *err)
 {
     const struct run_spec *spec = t->spec;
@@ -314,8 +402,10 @@ static enum status open_training_data(struct engine *t, struct error *err)
         const char *name = mixed ? PRINTABLE(spec->data.train.items[i]) : "data.train";
         TRY(pack_documents(t, name, t->sources.items[i].set, &t->sources.items[i].fit, err));
         TRY(report_cuts(t, name, t->sources.items[i].set, true, err));
-        if (t->desc.num_labels > 0) TRY(take_labels(t, t->sources.items[i].labels, err));
+        if (t->desc.num_labels > 1) TRY(take_labels(t, t->sources.items[i].labels, err));
+        TRY(take_preferences(t, name, &t->sources.items[i], err));
     }
+    if (t->teacher) TRY(take_teacher(t, &t->sources.items[0], err));
     if (!mixed) {
         t->train_config.source = t->sources.items[0];
         return STATUS_OK;
@@ -334,14 +424,19 @@ static enum status open_validation_data(struct engine *t, struct error *err)
                        &t->validation.set, err));
     struct data_fingerprint tokens;
     TRY(token_set_check(t->validation.set, t->desc.vocab_size, &tokens, err));
+    t->validation.fingerprint = tokens.sampled;
     const uint64_t facts[] = {tokens.first, (uint64_t)config->max_samples, (uint64_t)spec->data.seq_length,
                               (uint64_t)spec->data.packing};
     t->evaluation_data = XXH3_64bits(facts, sizeof facts);
     TRY(pack_documents(t, "data.validation", t->validation.set, &t->validation.fit, err));
     TRY(report_cuts(t, "data.validation", t->validation.set, false, err));
-    if (t->desc.num_labels > 0) {
+    if (t->desc.num_labels > 1) {
         TRY(label_set_open(t->validation.set, &t->validation.labels, err));
         TRY(take_labels(t, t->validation.labels, err));
+    }
+    if (t->validation_config.preference) {
+        TRY(label_set_open(t->validation.set, &t->validation.labels, err));
+        TRY(take_preferences(t, "data.validation", &t->validation, err));
     }
     const uint64_t more[] = {t->evaluation_data, tokens.sampled, token_stream_masks(config),
                              t->validation.labels ? label_set_fingerprint(t->validation.labels, 0) : 0};
@@ -370,6 +465,49 @@ static enum status open_data(struct engine *t, struct error *err)
     if (t->samples && t->rank == 0)
         log_info("train.samples is set, but there is no data.validation: samples come with evaluations");
     return STATUS_OK;
+}
+
+enum status engine_open_scored(struct engine *t, struct error *err)
+{
+    const struct run_spec *spec = t->spec;
+    struct token_source *source = &t->sources.items[0];
+    struct data_fingerprint data;
+    t->sources.count = 1;
+    TRY(token_set_open((const char *const *)spec->data.train.items, spec->data.train.count, &source->set, err));
+    TRY(token_set_check(source->set, t->desc.vocab_size, &data, err));
+    source->fingerprint = data.sampled;
+    if (t->train_config.preference) TRY(label_set_open(source->set, &source->labels, err));
+    TRY(whole_fit_new(source->set, spec->data.seq_length, 1, &source->fit, err));
+    t->train_config.source = *source;
+    return STATUS_OK;
+}
+
+/* Whose file lies beside the only shard of data.validation. */
+static enum status read_validation_references(struct engine *t, struct error *err)
+{
+    const struct string_list *list = &t->spec->data.validation;
+    char path[FS_PATH_MAX];
+    const int stem = (int)strlen(list->items[0]) - (fs_has_suffix(list->items[0], ".bin") ? 4 : 0);
+    if (list->count > 1 || snprintf(path, sizeof path, "%.*s.logps", stem, list->items[0]) >= FS_PATH_MAX)
+        return error_set(err, STATUS_USAGE,
+                         "preference.reference is a file, and data.validation has several shards; hint: name a folder");
+    return engine_read_reference(t, path, &t->validation, err);
+}
+
+enum status engine_read_references(struct engine *t, struct error *err)
+{
+    if (t->sources.count > 1)
+        return error_set(err, STATUS_USAGE,
+                         "preference.reference is a file, and data.train is a mixture; hint: name a folder");
+    TRY(engine_read_reference(t, t->spec->preference.reference, &t->sources.items[0], err));
+    return t->validation.set ? read_validation_references(t, err) : STATUS_OK;
+}
+
+void engine_use_references(struct engine *t)
+{
+    for (int i = 0; i < t->mixture.order.count; i++) t->mixture.sources[i] = t->sources.items[i];
+    if (!t->train_config.mixture) t->train_config.source = t->sources.items[0];
+    t->validation_config.source = t->validation;
 }
 
 enum status engine_name_error(const struct engine *t, enum status status, struct error *err)

@@ -58,7 +58,9 @@ static enum status engine_load_corrections(struct engine *t, const struct checkp
 enum status engine_weights_load(struct engine *t, const struct checkpoint *checkpoint, struct error *err)
 {
     const struct huggingface_source source = pretrained_weights(t);
-    const struct state_slices slices = zero_slices(t->zero);
+    struct state_slices slices = zero_slices(t->zero);
+    slices.weights_only = t->scores;
+    if (t->scores) slices.count = 1;
     const uint64_t seed = t->spec->run.seed;
     TRY(engine_load_corrections(t, checkpoint, &source, err));
     if (t->first) {
@@ -78,6 +80,50 @@ enum status engine_weights_load(struct engine *t, const struct checkpoint *check
     if (t->spec->model.adapter)
         return peft_load(t->spec->model.adapter, &t->desc, &t->table, &t->layout, t->rank, slices, err);
     return STATUS_OK;
+}
+
+enum status engine_weights_load_reference(struct engine *t, const char *dir, struct error *err)
+{
+    struct run_spec *spec = t->spec;
+    char *const pretrained = spec->model.pretrained, *const folder = spec->model.folder,
+                *const adapter = spec->model.adapter;
+    char config[FS_PATH_MAX];
+    OWNED char *place = dir ? memory_text(dir) : NULL;
+    if (dir) TRY(fs_join(config, dir, "config.json", STATUS_USAGE, err));
+    if (dir && !fs_exists(config)) {
+        RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
+        struct state_slices master = zero_slices(t->zero);
+        master.count = 1;
+        master.weights_only = true;
+        TRY(checkpoint_open(dir, false, &checkpoint, err));
+        if (t->table.adapted || checkpoint->adapter) {
+            error_set(err, STATUS_USAGE, "preference.reference '%s' is a checkpoint, and there is an adapter", dir);
+            return error_hint(err, "ztrain export makes a folder that can be a reference");
+        }
+        const struct huggingface_source source = pretrained_weights(t);
+        TRY(checkpoint_check_table(checkpoint, &t->table, err));
+        TRY(engine_load_corrections(t, checkpoint, &source, err));
+        return checkpoint_load(checkpoint, &t->table, &t->layout, t->rank, master, err);
+    }
+    if (dir) {
+        RELEASED(model_desc_release) struct model_desc other = {0};
+        RELEASED(string_list_release) struct string_list differences = {0};
+        TRY(model_desc_load(dir, &other, err));
+        model_desc_compare(&other, &t->desc, &differences);
+        if (differences.count > 0) {
+            error_set(err, STATUS_USAGE, "preference.reference '%s' is another model: %s", dir, differences.items[0]);
+            return error_hint(err, "ztrain score makes a file that can be the reference");
+        }
+        spec->model.pretrained = spec->model.folder = place;
+    }
+    spec->model.adapter = NULL;
+    free(TAKEN(t->base_folder));
+    const enum status status = engine_weights_load(t, NULL, err);
+    free(TAKEN(t->base_folder));
+    spec->model.pretrained = pretrained;
+    spec->model.folder = folder;
+    spec->model.adapter = adapter;
+    return status;
 }
 
 enum status engine_weights_check_base(struct engine *t, const struct checkpoint *checkpoint, struct error *err)

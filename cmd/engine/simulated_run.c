@@ -133,7 +133,7 @@ static enum status walk_step(struct simulated_run *w, int64_t micro_batches, str
     for (struct engine *t = &w->engine; t; t = t->next) {
         const struct step_schedule schedule = {.base = w->steps};
         struct batch *batch = &batches[count++];
-        *batch = (struct batch){.num_seqs = (int32_t)t->spec->train_micro_batch_size_per_gpu,
+        *batch = (struct batch){.num_seqs = (int32_t)t->spec->train_micro_batch_size_per_gpu * (t->preference ? 2 : 1),
                                 .max_seq = (int32_t)t->spec->data.seq_length};
         /* full samples; documents that are samples have a token less, and no room for more */
         batch->num_tokens =
@@ -154,6 +154,7 @@ static enum status walk_step(struct simulated_run *w, int64_t micro_batches, str
                                              .factor = {.value = 1, .scaler = zero_loss_scale(t->zero)},
                                              .verbs = zero_verbs(t->zero),
                                              .loss_sum = t->loss_sum,
+                                             .sequences = t->preference ? &t->preference->head : NULL,
                                              .expert_sums = engine_expert_sums(t, 0)};
         }
         TRY(transformer_train(jobs, count, w->engine.compute, err));

@@ -6,8 +6,11 @@
 /* More than any run has, and few enough for an int64_t: a damaged line may have any number. */
 static const double MOST_TOKENS = 9e18, MOST_SECONDS = 1e15;
 
-const char *const eval_members[] = {
-    [EVAL_LOSS] = "eval_loss", [EVAL_PERPLEXITY] = "perplexity", [EVAL_ACCURACY] = "accuracy", [EVAL_F1] = "f1"};
+const char *const eval_members[] = {[EVAL_LOSS] = "eval_loss",
+                                    [EVAL_PERPLEXITY] = "perplexity",
+                                    [EVAL_ACCURACY] = "accuracy",
+                                    [EVAL_F1] = "f1",
+                                    [EVAL_REWARDS] = "rewards/accuracies"};
 const char *const event_words[] = {
     [EVENT_CHECKPOINT] = "checkpoint", [EVENT_RESUME] = "resume",         [EVENT_RESTART] = "restart",
     [EVENT_SKIPPED] = "skipped step",  [EVENT_EPOCH] = "end of an epoch", [EVENT_EARLY] = "early stopping",
@@ -167,7 +170,7 @@ static void take_step(struct run_metrics *metrics, const json_t *object, int64_t
 
 static void take_eval(struct run_metrics *metrics, const json_t *object, int64_t step)
 {
-    static const enum eval_series series[] = {EVAL_LOSS, EVAL_ACCURACY, EVAL_F1};
+    static const enum eval_series series[] = {EVAL_LOSS, EVAL_ACCURACY, EVAL_F1, EVAL_REWARDS};
     STATIC_ASSERT(COUNT_OF(series) == EVAL_METRIC_COUNT, "the metrics of eval_metric.h");
     double values[EVAL_SERIES];
     uint64_t present = 1ULL << EVAL_TOKENS | 1ULL << EVAL_TIME;

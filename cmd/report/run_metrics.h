@@ -19,7 +19,7 @@ enum {
 enum { STEP_TIME = STEP_FIELDS, STEP_SERIES };
 
 /* The values of an evaluation, and where it lies on the axes. */
-enum eval_series { EVAL_LOSS, EVAL_PERPLEXITY, EVAL_ACCURACY, EVAL_F1, EVAL_VALUES };
+enum eval_series { EVAL_LOSS, EVAL_PERPLEXITY, EVAL_ACCURACY, EVAL_F1, EVAL_REWARDS, EVAL_VALUES };
 enum { EVAL_TOKENS = EVAL_VALUES, EVAL_TIME, EVAL_SERIES };
 extern const char *const eval_members[EVAL_VALUES]; /* in the line */
 

@@ -121,10 +121,15 @@ void console_summary(const struct run_spec *spec, const char *metrics_path, cons
     else
         snprintf(where, sizeof where, "its checkpoint is not kept, the nearest is %s/%s", checkpoints,
                  s->best_checkpoint);
-    if (s->best_step && isnan(s->best_accuracy))
-        log_info("best evaluation: after step %" PRId64 ", eval_loss %.4f, perplexity %.2f; %s", s->best_step,
-                 s->best_loss, exp(s->best_loss), where);
-    else if (s->best_step)
-        log_info("best evaluation: after step %" PRId64 ", eval_loss %.4f, accuracy %.4f, f1 %.4f; %s", s->best_step,
-                 s->best_loss, s->best_accuracy, s->best_f1, where);
+    const double *best = s->best;
+    char more[96] = "";
+    if (!isnan(s->perplexity))
+        snprintf(more, sizeof more, ", perplexity %.2f", s->perplexity);
+    else if (!isnan(best[EVAL_METRIC_REWARDS]))
+        snprintf(more, sizeof more, ", rewards/accuracies %.4f", best[EVAL_METRIC_REWARDS]);
+    else if (!isnan(best[EVAL_METRIC_ACCURACY]))
+        snprintf(more, sizeof more, ", accuracy %.4f, f1 %.4f", best[EVAL_METRIC_ACCURACY], best[EVAL_METRIC_F1]);
+    if (s->best_step)
+        log_info("best evaluation: after step %" PRId64 ", eval_loss %.4f%s; %s", s->best_step, best[EVAL_METRIC_LOSS],
+                 more, where);
 }

@@ -7,6 +7,7 @@
 struct monitor {
     int64_t batch; /* samples of a step */
     bool scale;    /* fp16: the loss scale is worth a curve */
+    bool has_perplexity;
     struct tensorboard *tensorboard;
     struct csv_monitor *csv;
 };
@@ -54,7 +55,10 @@ struct monitor *monitor_open(const struct run_spec *spec, const char *run, int64
     char folder[FS_PATH_MAX];
     if (!spec->tensorboard.enabled && !spec->csv_monitor.enabled) return NULL;
     struct monitor *monitor = memory_alloc(sizeof *monitor);
-    *monitor = (struct monitor){.batch = spec->train_batch_size, .scale = spec->dtype == DTYPE_F16};
+    *monitor = (struct monitor){.batch = spec->train_batch_size,
+                                .scale = spec->dtype == DTYPE_F16,
+                                .has_perplexity =
+                                    spec->model.task == TASK_CAUSAL_LM && spec->preference.loss == PREFERENCE_NONE};
     int64_t first = (step + 1) * monitor->batch;
     if (spec->tensorboard.enabled && open_tensorboard(monitor, spec, run, first, &err) != STATUS_OK)
         give_up(monitor, false, &err);
@@ -94,8 +98,9 @@ void monitor_step(struct monitor *monitor, const struct step_metrics *m)
     struct scalar scalars[STEP_SCALARS];
     for (int f = 0; f < STEP_FIELDS; f++)
         if (step_fields[f].order)
-            scalars[step_fields[f].order - 1] =
-                (struct scalar){step_fields[f].tag, step_field_value(m, (enum step_field_index)f)};
+            scalars[step_fields[f].order - 1] = (struct scalar){
+                step_fields[f].tag,
+                step_field_is_of((enum step_field_index)f, m) ? step_field_value(m, (enum step_field_index)f) : NAN};
     if (!monitor->scale) scalars[step_fields[STEP_LOSS_SCALE].order - 1].value = NAN;
     write_scalars(monitor, m->step, scalars, COUNT_OF(scalars));
 }
@@ -103,13 +108,13 @@ void monitor_step(struct monitor *monitor, const struct step_metrics *m)
 void monitor_evaluation(struct monitor *monitor, int64_t step, const struct eval_scores *scores)
 {
     if (!monitor) return;
-    double loss = eval_scores_value(scores, EVAL_METRIC_LOSS),
-           accuracy = eval_scores_value(scores, EVAL_METRIC_ACCURACY);
+    const double loss = eval_scores_value(scores, EVAL_METRIC_LOSS);
     const struct scalar scalars[] = {
         {"Eval/Samples/eval_loss", loss},
-        {"Eval/Samples/perplexity", isnan(accuracy) ? exp(loss) : NAN},
-        {"Eval/Samples/accuracy", accuracy},
+        {"Eval/Samples/perplexity", monitor->has_perplexity ? exp(loss) : NAN},
+        {"Eval/Samples/accuracy", eval_scores_value(scores, EVAL_METRIC_ACCURACY)},
         {"Eval/Samples/f1", eval_scores_value(scores, EVAL_METRIC_F1)},
+        {"Eval/Samples/rewards/accuracies", eval_scores_value(scores, EVAL_METRIC_REWARDS)},
     };
     write_scalars(monitor, step, scalars, COUNT_OF(scalars));
 }

@@ -44,6 +44,10 @@ struct rank_options {
     int max_restarts;                /* --max-restarts K: a supervisor may have started the ranks again */
     const char *replay;              /* of ztrain replay: the run's folder (borrowed); NULL: training */
     int64_t replay_step;             /* with it: the last step */
+    const char *score;               /* of ztrain score: the file to write (borrowed); NULL: training */
+    int64_t score_together;          /* with it: --mismatched M, or 0 */
+    int64_t score_top_k;             /* with it: --top-k K, or 0 */
+    bool score_lines, score_base;    /* --per-document, --adapter-off */
 };
 
 /* Of several adapters each has a run, with a run folder and checkpoints of its own. */

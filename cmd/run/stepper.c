@@ -75,6 +75,7 @@ static struct train_job stepper_job(struct engine *t, const struct batch *batch,
                                          .scaler = zero_loss_scale(t->zero)},
                               .verbs = zero_verbs(t->zero),
                               .loss_sum = t->loss_sum + batch->micro % t->turns,
+                              .sequences = t->preference ? &t->preference->head : NULL,
                               .expert_sums = engine_expert_sums(t, batch->micro % t->turns)};
 }
 
@@ -82,6 +83,18 @@ void stepper_keep_up(struct stepper *s)
 {
     if (s->num_looks > 0) event_sync(s->looks[(s->num_looks - 1) % 2]);
     event_record(s->looks[s->num_looks++ % 2], s->engine->compute);
+}
+
+/* What a loss of preferences has added up on the host goes where other losses have added up on the device. */
+static void put_preference_sums(const struct engine *t)
+{
+    const struct preference_steps *sums = t->preference;
+    if (!sums) return;
+    stream_copy(t->compute, t->loss_sum, sums->losses, (size_t)t->turns * sizeof *sums->losses);
+    for (int turn = 0; turn < t->turns; turn++)
+        stream_copy(t->compute, t->loss_sum + t->turns + turn * t->extra_sums + engine_preference_at(t),
+                    sums->sums + turn * PREFERENCE_SUMS, PREFERENCE_SUMS * sizeof *sums->sums);
+    stream_sync(t->compute); /* the next step clears them */
 }
 
 /* Enqueues each micro-batch as soon as its tokens are loaded, those of several steps side by side. kept (micros): has
@@ -93,6 +106,7 @@ static enum status run_micros(struct train_step *steps, int count, struct batch 
     for (int i = 0; i < count; i++) {
         struct engine *t = steps[i].stepper->engine;
         stream_fill_zero(t->compute, t->loss_sum, engine_sums_bytes(t));
+        if (t->preference) preference_steps_begin(t->preference);
         most = t->micros > most ? t->micros : most;
     }
     for (int64_t micro = 0; micro < most && !stop; micro++) {
@@ -112,6 +126,7 @@ static enum status run_micros(struct train_step *steps, int count, struct batch 
             TRY(calls->look(calls->context, &stop, err));
         }
     }
+    for (int i = 0; i < count; i++) put_preference_sums(steps[i].stepper->engine);
     for (int i = 0; i < count && stop; i++) {
         struct engine *t = steps[i].stepper->engine;
         steps[i].broken_off = true;

@@ -9,7 +9,7 @@ struct evaluation {
     double *losses; /* owned (turns) */
     double *all;    /* owned (world · turns): by gather_losses() */
     double *sums;   /* owned (num_sums): targets, then the counts */
-    int num_sums;   /* 1 of a language model, 1 + CLASS_COUNT_ROWS · classes of a classifier */
+    int num_sums;   /* 1 of a language model, 1 + CLASS_COUNT_ROWS · classes of a classifier, 1 + PREFERENCE_SUMS */
     double *counts; /* (CLASS_COUNT_ROWS, classes) of eval_metric.h, in sums; NULL: a language model */
     float *logits;  /* owned (max_seqs, classes) of a batch; NULL: a language model */
     int64_t classes;
@@ -23,6 +23,7 @@ static enum status evaluate_stream(struct run *run, struct token_stream *stream,
 {
     struct engine *t = &run->engine;
     for (;;) {
+        const struct row_results rows = {.losses = t->preference ? t->preference->head.row_losses : NULL};
         struct batch batch;
         bool end = false;
         int64_t sample = 0;
@@ -33,8 +34,10 @@ static enum status evaluate_stream(struct run *run, struct token_stream *stream,
             return STATUS_OK;
         }
         TRY(transformer_evaluate(t->transformer, &batch, zero_verbs(t->zero), t->compute,
-                                 t->loss_sum + e->batches % t->turns, e->logits, err));
+                                 t->loss_sum + e->batches % t->turns, e->logits, t->preference ? &rows : NULL, err));
         e->sums[0] += (double)batch.num_targets;
+        if (t->preference) stream_sync(t->compute);
+        if (t->preference) TRY(preference_steps_add(t->preference, &batch, (int)(e->batches % t->turns), err));
         if (e->counts) stream_sync(t->compute); /* the logits are on their way to the host */
         for (int64_t i = 0; e->counts && i < batch.num_tokens; i++)
             if (batch.targets[i] >= 0)
@@ -49,22 +52,33 @@ static enum status report(struct run *run, const struct evaluation *e, struct er
 {
     struct train_position *position = &run->position;
     struct class_scores scores = {.accuracy = NAN, .f1 = NAN};
+    double preference[PREFERENCE_VALUES];
+    for (int i = 0; i < PREFERENCE_VALUES; i++) preference[i] = NAN;
     double sum = 0;
     for (int v = 0; v < run->engine.world * run->engine.turns; v++) sum += e->all[v];
-    const double loss = run_mean_loss(sum, e->sums[0]);
+    const struct preference_settings *settings = run->engine.train_config.preference;
+    const double loss = run_mean_loss(sum, e->sums[0]) + (settings ? preference_nll(settings, e->sums + 1) : 0);
     if (e->counts) scores = class_scores_of(e->counts, e->classes);
-    const double values[EVAL_METRIC_COUNT] = {
-        [EVAL_METRIC_LOSS] = loss, [EVAL_METRIC_ACCURACY] = scores.accuracy, [EVAL_METRIC_F1] = scores.f1};
+    if (settings) preference_means(settings, e->sums + 1, preference);
+    const double values[EVAL_METRIC_COUNT] = {[EVAL_METRIC_LOSS] = loss,
+                                              [EVAL_METRIC_ACCURACY] = scores.accuracy,
+                                              [EVAL_METRIC_F1] = scores.f1,
+                                              [EVAL_METRIC_REWARDS] = preference[PREFERENCE_REWARDS_ACCURACIES]};
     position->scores = (struct eval_scores){.known = e->sums[0] > 0, .data = run->engine.evaluation_data};
     for (int i = 0; i < EVAL_METRIC_COUNT; i++) position->scores.values[i] = isfinite(values[i]) ? values[i] : NAN;
     if (!run->metrics) return STATUS_OK;
     TRY(metrics_eval(run->metrics, position->step, position->epoch, loss, (int64_t)e->sums[0],
-                     e->counts ? &scores : NULL, err));
+                     e->counts ? &scores : NULL, settings ? preference : NULL, err));
     monitor_evaluation(run->monitor, position->step, &position->scores);
     console_break(&run->console);
     if (e->counts)
         log_info("step %" PRId64 "  eval_loss %.4f  accuracy %.4f  f1 %.4f  (%.0f samples)", position->step, loss,
                  scores.accuracy, scores.f1, e->sums[0]);
+    else if (settings)
+        log_info(
+            "step %" PRId64 "  eval_loss %.4f  rewards/margins %.4f  %s %.4f  (%.0f samples)", position->step, loss,
+            preference[PREFERENCE_REWARDS_MARGINS], settings->loss == PREFERENCE_KTO ? "kl" : "rewards/accuracies",
+            preference[settings->loss == PREFERENCE_KTO ? PREFERENCE_KL : PREFERENCE_REWARDS_ACCURACIES], e->sums[0]);
     else
         log_info("step %" PRId64 "  eval_loss %.4f  perplexity %.2f  (%.0f targets)", position->step, loss, exp(loss),
                  e->sums[0]);
@@ -143,6 +157,20 @@ static enum status keep_part(struct run *run, struct evaluation *e, struct error
     return STATUS_OK;
 }
 
+/* Losses of preferences add up on the host. */
+static void start_preferences(struct preference_steps *preference, const struct evaluation *e)
+{
+    preference_steps_begin(preference);
+    memcpy(preference->losses, e->losses, (size_t)preference->turns * sizeof *e->losses);
+}
+
+static void end_preferences(const struct preference_steps *preference, struct evaluation *e)
+{
+    memcpy(e->losses, preference->losses, (size_t)preference->turns * sizeof *e->losses);
+    for (int i = 0; i < preference->turns * PREFERENCE_SUMS; i++)
+        e->sums[1 + i % PREFERENCE_SUMS] += preference->sums[i];
+}
+
 static enum status evaluate(struct run *run, struct evaluation *e, struct error *err)
 {
     struct engine *t = &run->engine;
@@ -158,12 +186,14 @@ static enum status evaluate(struct run *run, struct evaluation *e, struct error 
     const size_t bytes = (size_t)t->turns * sizeof *e->losses;
     stream_copy(t->compute, t->loss_sum, e->losses, bytes);
     stream_sync(t->compute);
+    if (t->preference) start_preferences(t->preference, e);
     TRY(token_stream_open(&rest, 1, &stream, err));
     enum status status = evaluate_stream(run, stream, e, err);
     token_stream_close(stream);
     TRY(status);
     stream_copy(t->compute, e->losses, t->loss_sum, bytes);
     stream_sync(t->compute);
+    if (t->preference) end_preferences(t->preference, e);
     if (run->position.evaluation_due) return keep_part(run, e, err);
     TRY(gather_losses(run, e, err));
     TRY(sum_over_ranks(run->comm, e, err));
@@ -173,11 +203,11 @@ static enum status evaluate(struct run *run, struct evaluation *e, struct error 
 enum status run_evaluate(struct run *run, struct error *err)
 {
     const struct engine *t = &run->engine;
-    struct evaluation e = {.classes = t->desc.num_labels};
+    struct evaluation e = {.classes = t->preference ? 0 : t->desc.num_labels};
     flight_phase(FLIGHT_EVALUATION);
     e.losses = memory_zeroed((size_t)t->turns, sizeof *e.losses);
     e.all = memory_zeroed((size_t)(t->world * t->turns), sizeof *e.all);
-    e.num_sums = 1 + CLASS_COUNT_ROWS * (int)e.classes;
+    e.num_sums = 1 + CLASS_COUNT_ROWS * (int)e.classes + (t->preference ? PREFERENCE_SUMS : 0);
     e.sums = memory_zeroed((size_t)e.num_sums, sizeof *e.sums);
     if (e.classes) {
         const int32_t max_seqs = token_stream_limits(&t->validation_config).max_seqs;

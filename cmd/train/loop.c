@@ -143,10 +143,13 @@ static void complete_metrics(struct run *run, struct pending_step *pending, cons
     const struct engine *t = &run->engine;
     struct step_metrics *m = &pending->metrics;
     m->loss = run_mean_loss(result->loss_sum, (double)pending->targets);
-    m->num_experts = t->extra_sums ? t->extra_sums - 1 : 0;
+    m->num_experts = (int)t->desc.experts.count;
     m->aux_loss = m->num_experts && !t->desc.experts.sigmoid ? run_number(result->extra_sums[0]) : NAN;
     m->loads = m->num_experts ? result->extra_sums + 1 : NULL;
     step_metrics_count_loads(m);
+    m->preference = t->spec->preference.loss;
+    if (m->preference) /* borrowed sums end with the next step */
+        preference_means(&t->spec->preference, result->extra_sums + engine_preference_at(t), m->preference_values);
     m->lr = result->lr;
     m->loss_scale = result->loss_scale;
     m->tokens = run->position.tokens;

@@ -337,8 +337,9 @@ static enum status prepare_start(struct run *run, struct error *err)
     TRY(stepper_init(&run->stepper, t, err));
     TRY(run_agree(run, background_save_start(run, err), err));
     integrity_start(run);
-    zero_set_position(t->zero, run->position.optimizer_step, &run->position.scaler, t->compute);
     if (!run->found) TRY(prepare_run_folder(run, err));
+    TRY(run_references(run, err));
+    zero_set_position(t->zero, run->position.optimizer_step, &run->position.scaler, t->compute);
     return run_agree(run, prepare_outputs(run, checkpoint, err), err);
 }
 
@@ -359,6 +360,41 @@ static enum status prepare_run(struct run *run, struct error *err)
     TRY(run_agree(run, resume_open(run->comm, boot->host, run->resume, &retry, &run->checkpoint, err), err));
     enum status status = resume_check(run->checkpoint, run->spec, boot->world, boot->source, boot->rank == 0, err);
     return run_agree(run, status, err);
+}
+
+/* To score documents: no run folder, nothing that training needs. */
+static enum status prepare_scoring(struct run *run, struct error *err)
+{
+    const struct rank_options *options = run->options;
+    const struct bootstrap *boot = run->boot;
+    struct engine *t = &run->engine;
+    const bool mismatched = options->score_together > 0;
+    if (run->next) return error_set(err, STATUS_USAGE, "the run has several adapters; hint: name the folder of one");
+    run->spec->transformer.label_smoothing = 0;
+    run->spec->preference = (struct preference_settings){.loss = mismatched ? PREFERENCE_KTO : PREFERENCE_NONE};
+    TRY(run_agree(run, spec_resolve_batch(run->spec, boot->world, boot->source, err), err));
+    if (options->score_base && !run->spec->adapter.on)
+        return error_set(err, STATUS_USAGE, "--adapter-off, and there is no adapter; hint: leave it out");
+    if (run->spec->model.task != TASK_CAUSAL_LM)
+        return error_set(err, STATUS_USAGE,
+                         "the model has a label instead of a next token; hint: name a language model");
+    if (mismatched) run->spec->train_micro_batch_size_per_gpu = options->score_together;
+    const struct retry retry = {.limit = PATIENCE_INTERVAL, .stopped = stop_signal_pending};
+    if (run->resume)
+        TRY(run_agree(run, resume_open(run->comm, boot->host, run->resume, &retry, &run->checkpoint, err), err));
+    t->boot = boot;
+    t->node_ranks = boot->local_world;
+    t->scores = true;
+    TRY(engine_build(t, run->spec, boot->rank, boot->world, run->comm, boot->cores, err));
+    TRY(run_agree(run, engine_open_scored(t, err), err));
+    TRY(run_agree(run, memory_limit_check(t, err), err));
+    TRY(prepare_choose_in_turn(run, run->checkpoint, err));
+    TRY(memory_plan_allocate(t, err));
+    const enum status status = options->score_base ? engine_weights_load_reference(t, NULL, err)
+                                                   : engine_weights_load(t, run->checkpoint, err);
+    TRY(run_agree(run, status, err));
+    if (!options->score_base) TRY(engine_weights_check_base(t, run->checkpoint, err));
+    return zero_params_changed(t->zero, t->compute, err);
 }
 
 static enum status prepare_runs(struct run *first, struct error *err)
@@ -397,7 +433,7 @@ static enum status prepare_runs(struct run *first, struct error *err)
 
 enum status run_prepare(struct run *first, struct error *err)
 {
-    const enum status status = prepare_runs(first, err);
+    const enum status status = first->options->score ? prepare_scoring(first, err) : prepare_runs(first, err);
     for (struct run *run = first; run; run = run->next) {
         if (run->checkpoint) checkpoint_close(run->checkpoint);
         run->checkpoint = NULL;

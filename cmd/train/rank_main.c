@@ -19,6 +19,7 @@
 #include "cmd/run/stop_signal.h"
 #include "cmd/save/background_save.h"
 #include "cmd/train/replay_steps.h"
+#include "cmd/train/score_rank.h"
 #include "comm/comm_log.h"
 #include "core/flight/flight.h"
 
@@ -181,6 +182,13 @@ static enum status rank_replay_together(struct run *run, struct error *err)
     return status;
 }
 
+static enum status rank_score_together(struct run *run, struct error *err)
+{
+    TRY(run_prepare(run, err));
+    TRY(score_rank(run, err));
+    return comm_barrier(run->comm, err);
+}
+
 static void rank_release_run(struct run *run)
 {
     replay_free(run->replay);
@@ -252,7 +260,9 @@ enum status rank_run(const struct rank_options *options, struct bootstrap *boot,
     comm_of_process = runs->comm;
     memory_on_exhausted(rank_abort_exhausted);
     stop_signal_install();
-    status = options->replay ? rank_replay_together(runs, err) : rank_train_together(runs, err);
+    status = options->replay  ? rank_replay_together(runs, err)
+             : options->score ? rank_score_together(runs, err)
+                              : rank_train_together(runs, err);
     bool idle = true;
     run_speaks(NULL); /* it has named a spec's text */
     for (int i = 0; i < count; i++) console_break(&runs[i].console);

@@ -24,6 +24,10 @@ void rank_end_unmet(struct bootstrap *boot, enum status status, struct error *er
  * locked before it is read; a new one is made last. The caller releases what was built, after a failure too. */
 enum status run_prepare(struct run *first, struct error *err);
 
+/* With the run's weights loaded: gives its data the log-probabilities of the reference of a preference loss.
+ * STATUS_REQUEUE: stopped before all were scored. */
+enum status run_references(struct run *run, struct error *err);
+
 /* Trains to the last step, with evaluations and checkpoints. STATUS_REQUEUE: stopped, with a checkpoint written. */
 enum status run_steps(struct run *run, struct error *err);
 

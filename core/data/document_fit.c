@@ -106,6 +106,36 @@ enum status first_fit_new(const struct token_set *set, int64_t seq_length, struc
     return STATUS_OK;
 }
 
+enum status whole_fit_new(const struct token_set *set, int64_t seq_length, int group, struct first_fit **fit,
+                          struct error *err)
+{
+    const int64_t count = token_set_documents(set);
+    if (count % group || count > UINT32_MAX)
+        return error_set(err, STATUS_DATA, "%lld documents are no pairs of a chosen and a rejected one",
+                         (long long)count);
+    RELEASED(first_fit_drop) struct first_fit *new = memory_zeroed(1, sizeof *new);
+    new->documents = memory_alloc((size_t)count * sizeof *new->documents);
+    new->starts = memory_zeroed((size_t)(count / group) + 1, sizeof *new->starts);
+    for (int64_t i = 0; i < count; i += group) {
+        int64_t tokens = 0;
+        bool fits = true;
+        for (int64_t d = i; d < i + group; d++) {
+            int64_t first, length;
+            TRY(token_set_document(set, d, &first, &length, err));
+            fits = fits && length >= 2 && length <= seq_length;
+            tokens += length;
+            new->documents[new->samples *group + d - i] = (uint32_t)d;
+        }
+        if (i % TICK == 0) heartbeat_beat();
+        if (!fits) continue;
+        new->tokens += tokens;
+        new->samples++;
+        new->starts[new->samples] = new->samples *group;
+    }
+    *fit = TAKEN(new);
+    return STATUS_OK;
+}
+
 void first_fit_free(struct first_fit *fit)
 {
     if (!fit) return;

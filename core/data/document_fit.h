@@ -15,6 +15,12 @@ struct first_fit {
 
 /* Packs the documents into samples of at most seq_length tokens. Takes up to 24 bytes a document, and keeps 4. */
 enum status first_fit_new(const struct token_set *set, int64_t seq_length, struct first_fit **fit, struct error *err);
+
+/* Samples of `group` documents side by side, 1 or 2, in file order, without those of which a document has more than
+ * seq_length tokens, or fewer than two. STATUS_DATA: the last group is not whole. */
+enum status whole_fit_new(const struct token_set *set, int64_t seq_length, int group, struct first_fit **fit,
+                          struct error *err);
+
 void first_fit_free(struct first_fit *fit); /* may be NULL */
 RELEASER(first_fit_drop, struct first_fit, first_fit_free)
 

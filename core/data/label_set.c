@@ -30,7 +30,8 @@ static enum status read_labels(struct label_set *set, const struct shard_labels 
     TRY(companion_path(shard, ".labels", path, err));
     if (fs_is_absent(path)) {
         error_set(err, STATUS_DATA,
-                  "'%s' has no labels: there is no '%s'; hint: ztrain-tokenize --label COLUMN writes them",
+                  "'%s' has no labels: there is no '%s'; hint: ztrain-tokenize --label COLUMN, or --preference, writes "
+                  "them",
                   shard->prefix, path);
         return error_cause(err, ENOENT);
     }
@@ -189,6 +190,12 @@ void label_set_close(struct label_set *set)
     free(set->labels);
     free(set->first_text);
     free(set);
+}
+
+bool label_set_is_preference(const struct label_set *set)
+{
+    const char *name = json_string_value(json_object_get(set->names, "0"));
+    return name && (!strcmp(name, "rejected") || !strcmp(name, "undesirable"));
 }
 
 uint64_t label_set_fingerprint(const struct label_set *set, uint64_t before)

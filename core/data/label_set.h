@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* label_set.h: the labels of a token set's documents, for classification.
+/* label_set.h: the labels of a token set's documents, for classification and preferences.
  *
- * Beside PREFIX.bin and PREFIX.idx lie, as ztrain-tokenize --label writes them,
+ * Beside PREFIX.bin and PREFIX.idx lie, as ztrain-tokenize --label and --preference write them,
  *
  *     PREFIX.labels        an int32 for each document: its label, from 0 on
  *     PREFIX.types         u8 for each token: its segment in a pair of texts, 0 … 0 1 … 1 in every document; absent if
@@ -29,6 +29,9 @@ struct label_set {
 enum status label_set_open(const struct token_set *tokens, struct label_set **labels, struct error *err);
 void label_set_close(struct label_set *labels); /* NULL: nothing */
 RELEASER(label_set_drop, struct label_set, label_set_close)
+
+/* Whether they are pairs of answers, or answers with a label, by the names of ztrain-tokenize --preference. */
+bool label_set_is_preference(const struct label_set *labels);
 
 /* A hash of `before`, the labels and the types: continues those of token_set_check(). */
 uint64_t label_set_fingerprint(const struct label_set *labels, uint64_t before);

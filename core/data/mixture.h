@@ -18,6 +18,7 @@
 
 #include "core/data/document_fit.h"
 #include "core/data/label_set.h"
+#include "core/data/teacher_file.h"
 
 enum { INTERLEAVE_SOURCES = 64 }; /* at most */
 
@@ -54,8 +55,12 @@ void interleave_seek(struct interleave_cursor *cursor, int64_t place);
 /* A source of samples; mixtures and streams borrow the members. */
 struct token_source {
     struct token_set *set;
-    struct label_set *labels; /* classification: of the documents; else NULL */
-    struct first_fit *fit;    /* data.packing first_fit: its samples instead of documents; else NULL */
+    struct label_set *labels;     /* classification, preferences: of the documents; else NULL */
+    struct first_fit *fit;        /* data.packing first_fit, preferences: its samples instead of documents; else NULL */
+    double *references;           /* owned (documents) preferences: log-probabilities by the reference; NULL: none */
+    double *kl_references;        /* the same, KTO: of the mismatched samples */
+    uint64_t fingerprint;         /* data_fingerprint.sampled of the set */
+    struct teacher_file *teacher; /* borrowed; NULL: there is none */
 };
 
 /* The sources of a mixture, in the order of data.train. */

@@ -53,6 +53,39 @@ static enum status add_document_ends(struct sample_reader *reader, int64_t first
     return STATUS_OK;
 }
 
+static int64_t prompt_length(const uint8_t *mask, int64_t length)
+{
+    const uint8_t *completion = memchr(mask, 1, (size_t)length);
+    return completion ? completion - mask : length;
+}
+
+/* Behind the document of *len tokens: its prompt with another's completion, cut to a sample's length. */
+static enum status read_mismatched(struct sample_reader *reader, int64_t sample, bool read_tokens, int64_t *len,
+                                   struct error *err)
+{
+    const struct token_stream_config *config = reader->config;
+    const struct first_fit *fit = reader->source->fit;
+    const int64_t together = config->micro_batch_size, begin = sample / together * together;
+    const int64_t end = begin + together < fit->samples ? begin + together : fit->samples;
+    const int64_t prompt = prompt_length(reader->mask, *len), limit = config->data.seq_length;
+    int32_t *tokens = reader->tokens + 2 * limit;
+    uint8_t *mask = reader->mask + 2 * limit;
+    int64_t first, count;
+    TRY(locate(reader, fit->documents[sample > begin ? sample - 1 : end - 1], &first, &count, err));
+    TRY(token_set_read(reader->source->set, first, count, config->vocab_size, read_tokens ? tokens : NULL, mask, err));
+    const int64_t skipped = prompt_length(mask, count), whole = prompt + count - skipped;
+    const int64_t total = whole < limit ? whole : limit;
+    memset(reader->mask + *len, 0, (size_t)prompt);
+    memmove(reader->mask + *len + prompt, mask + skipped, (size_t)(total - prompt));
+    if (read_tokens) {
+        memcpy(reader->tokens + *len, reader->tokens, (size_t)prompt * sizeof *tokens);
+        memmove(reader->tokens + *len + prompt, tokens + skipped, (size_t)(total - prompt) * sizeof *tokens);
+    }
+    *len += total;
+    add_end(reader, *len);
+    return STATUS_OK;
+}
+
 enum status sample_read(struct sample_reader *reader, int64_t sample, bool read_tokens, int64_t *len, struct error *err)
 {
     const struct first_fit *fit = reader->source->fit;
@@ -63,9 +96,13 @@ enum status sample_read(struct sample_reader *reader, int64_t sample, bool read_
     for (int64_t i = begin; i < end; i++) {
         int64_t first, count;
         TRY(locate(reader, fit ? fit->documents[i] : i, &first, &count, err));
-        ASSERT(!fit || *len + count <= config->data.seq_length);
+        ASSERT(!fit || config->preference || *len + count <= config->data.seq_length);
         TRY(token_set_read(reader->source->set, first, count, config->vocab_size,
                            read_tokens ? reader->tokens + *len : NULL, reader->mask ? reader->mask + *len : NULL, err));
+        const struct teacher_file *teacher = reader->source->teacher;
+        if (teacher && read_tokens)
+            TRY(teacher_file_read(teacher, first, count, reader->teacher_ids + *len * teacher->K,
+                                  reader->teacher_logps + *len * teacher->K, err));
         *len += count;
         if (token_stream_masks(config) && token_stream_cuts(config))
             TRY(add_document_ends(reader, first, count, err));
@@ -73,7 +110,8 @@ enum status sample_read(struct sample_reader *reader, int64_t sample, bool read_
             add_end(reader, *len);
     }
     if (!token_stream_masks(config) && *len > 0) add_end(reader, *len);
-    return STATUS_OK;
+    const bool mismatched = config->preference && config->preference->loss == PREFERENCE_KTO;
+    return mismatched ? read_mismatched(reader, sample, read_tokens, len, err) : STATUS_OK;
 }
 
 int64_t sample_targets(const struct sample_reader *reader)

@@ -17,11 +17,17 @@
 
 struct slot {
     struct batch batch;
-    int32_t *tokens, *targets, *positions;    /* (max_tokens) */
-    int32_t *types;                           /* (max_tokens) classification, else NULL */
-    int32_t *seq_start;                       /* (max_seqs + 1) */
+    int32_t *tokens, *targets, *positions; /* (max_tokens) */
+    int32_t *types;                        /* (max_tokens) classification, else NULL */
+    int32_t *seq_start;                    /* (max_seqs + 1) */
+    uint8_t *completion;                   /* (max_tokens) preferences, else NULL, as the next two */
+    double *references;                    /* (max_seqs) */
+    int32_t *labels;                       /* (max_seqs) */
+    int32_t *teacher_ids;                  /* (max_tokens, K) owned, as the next; NULL: there is no teacher */
+    float *teacher_logps;
     uint64_t *numbers;                        /* (max_tokens) */
     uint64_t first_number;                    /* of the sequence that is added */
+    bool all;                                 /* targets are those that the mask leaves out, too */
     int64_t samples[INTERLEAVE_SOURCES];      /* of a mixture: source_samples of struct batch */
     int64_t step_targets[INTERLEAVE_SOURCES]; /* the same: source_targets */
 };
@@ -38,13 +44,17 @@ struct token_stream {
     struct mixing *mixing; /* owned; NULL: no mixture */
     int64_t samples;       /* of an epoch, or of the pass */
     int64_t steps_per_epoch;
-    int64_t micros;              /* of a step, or of the pass, for each rank */
-    int32_t *memory;             /* owned: the slots' arrays and the reader's tokens and ends */
-    uint64_t *numbers;           /* owned: the slots' */
+    int64_t micros;      /* of a step, or of the pass, for each rank */
+    int32_t *memory;     /* owned: the slots' arrays and the reader's tokens and ends */
+    uint64_t *numbers;   /* owned: the slots' */
+    uint8_t *completion; /* owned: the slots', as the next two */
+    double *references;
+    int32_t *labels;
     struct sample_reader reader; /* used by the thread only; its mask is owned */
     struct slot slots[SLOTS];
 
     int64_t step, micro;               /* used by the thread only: the micro-batch that it fills next */
+    int64_t step_chosen_tokens;        /* the same as the next */
     int64_t step_targets, step_tokens; /* used by the thread only: totals of `step` */
 
     pthread_t thread;
@@ -61,11 +71,12 @@ struct token_stream {
 
 struct batch_limits token_stream_limits(const struct token_stream_config *config)
 {
-    const int64_t count = config->micro_batch_size, length = config->data.seq_length, multiple = config->token_multiple;
+    const int64_t count = config->micro_batch_size * (config->preference ? 2 : 1);
+    const int64_t length = config->data.seq_length, multiple = config->token_multiple;
     const bool cuts = token_stream_cuts(config), masked = token_stream_masks(config);
     struct batch_limits limits = {.max_seq = (int32_t)length, .ragged = !cuts || masked};
     ASSERT(count > 0 && count < INT32_MAX && length > 0);
-    if (masked && !config->classification) { /* a sequence has two tokens at least */
+    if (masked && !config->classification && !config->preference) { /* a sequence has two tokens at least */
         const int64_t tokens = cuts ? length + 1 : length;
         limits.max_tokens = round_up(count * (config->last_tokens ? length : tokens - 1), multiple);
         limits.max_seqs = (int32_t)(count * (config->last_tokens ? tokens : tokens / 2) + (multiple > 1));
@@ -103,6 +114,13 @@ enum status token_stream_check(const struct token_stream_config *config, struct 
 {
     const int64_t samples = token_stream_samples(config);
     if (samples >= (config->evaluation ? 1 : config->batch_size)) return STATUS_OK;
+    if (config->preference)
+        return error_set(
+            err, STATUS_DATA,
+            "data.%s holds %lld samples whose documents have 2 to data.seq_length %lld tokens, fewer than %s"
+            "; hint: set a larger data.seq_length, or a smaller train_batch_size",
+            config->evaluation ? "validation" : "train", (long long)samples, (long long)config->data.seq_length,
+            config->evaluation ? "one" : "one train_batch_size");
     if (config->evaluation)
         return error_set(err, STATUS_DATA,
                          "data.validation holds no whole sample of %lld tokens; hint: add validation data, or set a "
@@ -160,7 +178,8 @@ static void add_sequence(struct slot *slot, const int32_t *tokens, const uint8_t
     struct batch *batch = &slot->batch;
     int64_t start = batch->num_tokens;
     for (int64_t i = 0; i < length; i++) {
-        const bool counts = i < targets && (!mask || mask[i + 1]);
+        const bool completes = i < targets && (!mask || mask[i + 1]), counts = completes || (i < targets && slot->all);
+        if (slot->completion) slot->completion[start + i] = completes;
         slot->tokens[start + i] = tokens ? tokens[i] : 0;
         slot->targets[start + i] = counts ? tokens[i + 1] : -1;
         slot->positions[start + i] = (int32_t)i;
@@ -192,8 +211,12 @@ static void add_document(const struct token_stream *stream, struct slot *slot, i
         slot->positions[start + i] = (int32_t)i;
         slot->numbers[start + i] = slot->first_number + (uint64_t)i;
         slot->types[start + i] = i >= first_text;
+        if (slot->completion) slot->completion[start + i] = 0;
     }
-    slot->targets[start + labelled_token(stream, length)] = labels->labels[number];
+    const int64_t labelled = start + labelled_token(stream, length);
+    slot->targets[labelled] = slot->completion ? 0 : labels->labels[number];
+    if (slot->completion) slot->completion[labelled] = 1; /* of a pair: the reward is the logit of the one label */
+    slot->first_number += (uint64_t)length;
     batch->num_targets++;
     token_stream_sequence_end(slot, length);
 }
@@ -212,6 +235,16 @@ static enum status take_document(const struct token_stream *stream, struct slot 
     TRY(token_set_read(stream->reader.source->set, first, length, config->vocab_size, stream->reader.tokens, NULL,
                        err));
     add_document(stream, slot, n, length);
+    return STATUS_OK;
+}
+
+/* A sample of a classifier, or a pair of a reward model's. */
+static enum status take_labelled(const struct token_stream *stream, struct slot *slot, int64_t sample,
+                                 struct error *err)
+{
+    const struct first_fit *fit = stream->reader.source->fit;
+    for (int d = 0; d < (fit ? 2 : 1); d++)
+        TRY(take_document(stream, slot, fit ? fit->documents[fit->starts[sample] + d] : sample, err));
     return STATUS_OK;
 }
 
@@ -240,16 +273,62 @@ static void mix_from(struct token_stream *stream, int64_t place)
     interleave_seek(&mixing->next, first + place);
 }
 
-static void add_sample(const struct token_stream *stream, struct slot *slot)
+/* What the two sequences of sample `number` are compared with. */
+static enum status add_preference(const struct token_stream *stream, struct slot *slot, int64_t number,
+                                  struct error *err)
 {
-    const int64_t most = stream->config.data.seq_length;
+    const struct token_source *source = stream->reader.source;
+    const bool mismatched = stream->config.preference->loss == PREFERENCE_KTO;
+    const uint32_t *documents = source->fit->documents + source->fit->starts[number];
+    const int32_t *ends = stream->reader.ends;
+    for (int s = 0; s < stream->reader.num_ends; s++) {
+        const int begin = s ? ends[s - 1] : 0;
+        if (memchr(stream->reader.mask + begin + 1, 1, (size_t)(ends[s] - begin - 1))) continue;
+        return error_set(err, STATUS_DATA, "document %u has no %s", documents[mismatched ? 0 : s],
+                         stream->reader.mask[begin] || s ? "prompt: its loss mask is 1 from the first token on"
+                                                         : "completion: its loss mask is 0 everywhere");
+    }
+    for (int s = 0; s < 2; s++) {
+        const int at = slot->batch.num_seqs + s;
+        const uint32_t document = documents[mismatched ? 0 : s];
+        slot->labels[at] = source->labels->labels[document];
+        if (source->references)
+            slot->references[at] = s && mismatched ? source->kl_references[document] : source->references[document];
+    }
+    return STATUS_OK;
+}
+
+/* Rows of the sequence that is added next: `length` from the reader's row `first` on. */
+static enum status add_teacher(const struct token_stream *stream, struct slot *slot, int64_t first, int64_t length,
+                               struct error *err)
+{
+    const struct teacher_file *teacher = stream->reader.source->teacher;
+    const struct sample_reader *reader = &stream->reader;
+    const int64_t start = slot->batch.num_tokens, K = teacher->K;
+    for (int64_t i = 0; i + 1 < length; i++) {
+        const int32_t *ids = reader->teacher_ids + (first + i) * K;
+        const bool counts = !reader->mask || reader->mask[first + i + 1];
+        if (counts && (ids[0] < 0 || ids[K - 1] >= stream->config.vocab_size))
+            return error_set(err, STATUS_DATA, "'%s' does not have what the teacher expects after a token; hint: %s",
+                             teacher->path, ids[0] < 0 ? "was it finished?" : "is it of another vocabulary?");
+    }
+    memcpy(slot->teacher_ids + start * K, reader->teacher_ids + first * K, (size_t)(length * K) * sizeof(int32_t));
+    memcpy(slot->teacher_logps + start * K, reader->teacher_logps + first * K, (size_t)(length * K) * sizeof(float));
+    return STATUS_OK;
+}
+
+static enum status add_sample(const struct token_stream *stream, struct slot *slot, struct error *err)
+{
+    const int64_t most = token_stream_cuts(&stream->config) ? stream->config.data.seq_length : INT64_MAX;
     for (int s = 0, begin = 0; s < stream->reader.num_ends; begin = stream->reader.ends[s++]) {
         const int64_t targets = stream->reader.ends[s] - begin - 1;
         const int64_t inputs = stream->config.last_tokens ? min64(targets + 1, most - begin) : targets;
-        if (inputs > 0)
-            add_sequence(slot, stream->reader.tokens + begin, stream->reader.mask ? stream->reader.mask + begin : NULL,
-                         inputs, targets);
+        if (inputs <= 0) continue;
+        if (slot->teacher_ids) TRY(add_teacher(stream, slot, begin, targets + 1, err));
+        add_sequence(slot, stream->reader.tokens + begin, stream->reader.mask ? stream->reader.mask + begin : NULL,
+                     inputs, targets);
     }
+    return STATUS_OK;
 }
 
 static enum status sum_sample(struct token_stream *stream, int64_t sample, struct error *err)
@@ -258,9 +337,11 @@ static enum status sum_sample(struct token_stream *stream, int64_t sample, struc
     int64_t length = config->data.seq_length + 1, targets = config->data.seq_length;
     if (!token_stream_cuts(config) || stream->reader.mask || token_stream_masks(config)) {
         TRY(sample_read(&stream->reader, sample, false, &length, err));
-        targets = config->classification ? 1 : sample_targets(&stream->reader);
+        targets = config->classification || config->preference ? 1 : sample_targets(&stream->reader);
     }
     stream->step_tokens += token_stream_cuts(config) ? length - 1 : length;
+    for (int i = 1; config->preference && stream->reader.mask && i < stream->reader.ends[0]; i++)
+        stream->step_chosen_tokens += stream->slots->all || stream->reader.mask[i];
     stream->step_targets += targets;
     if (stream->mixing) stream->mixing->targets[stream->reader.source - config->mixture->sources] += targets;
     return STATUS_OK;
@@ -273,7 +354,7 @@ static enum status sum_step(struct token_stream *stream, int64_t first_ordinal, 
     struct mixing *mixing = stream->mixing;
     stream->step_targets = stream->step_tokens = config->batch_size * config->data.seq_length;
     if (token_stream_cuts(config) && !stream->reader.mask && !token_stream_masks(config) && !mixing) return STATUS_OK;
-    stream->step_targets = stream->step_tokens = 0;
+    stream->step_targets = stream->step_tokens = stream->step_chosen_tokens = 0;
     if (mixing) {
         memset(mixing->targets, 0, sizeof mixing->targets);
         mix_from(stream, 0);
@@ -311,7 +392,8 @@ static int64_t stream_place(const struct token_stream *stream)
     const int64_t count = config->micro_batch_size, virtual_world = stream_virtual_world(config);
     const int64_t own = stream->micro / stream_turns(config); /* of the virtual rank */
     const int64_t virtual_rank = stream->micro % stream_turns(config) * config->world + config->rank;
-    if (config->evaluation) return config->first_sample + (own * virtual_world + virtual_rank) * count;
+    if (config->evaluation || config->preference)
+        return config->first_sample + (own * virtual_world + virtual_rank) * count;
     return config->batch_size / virtual_world * virtual_rank + own * count;
 }
 
@@ -329,7 +411,12 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
                             .positions = slot->positions,
                             .numbers = slot->numbers,
                             .types = slot->types,
-                            .seq_start = slot->seq_start};
+                            .seq_start = slot->seq_start,
+                            .completion = slot->completion,
+                            .references = slot->references,
+                            .labels = slot->labels,
+                            .teacher_ids = slot->teacher_ids,
+                            .teacher_logps = slot->teacher_logps};
     slot->seq_start[0] = 0;
 
     if (config->evaluation) {
@@ -342,6 +429,7 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
         if (stream->micro == 0) TRY(sum_step(stream, batch_start, batch->epoch, err));
         batch->step_targets = stream->step_targets;
         batch->step_tokens = stream->step_tokens;
+        batch->step_chosen_tokens = stream->step_chosen_tokens;
         const int64_t place = stream_place(stream);
         first_ordinal = batch_start + place;
         number = (stream->step - 1) * config->batch_size + place;
@@ -351,15 +439,17 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
 
     for (int64_t i = 0; i < count && !stream->stop; i++) {
         int64_t sample = first_ordinal + i, length;
-        slot->first_number = (uint64_t)(number + i) * (uint64_t)config->data.seq_length;
+        slot->first_number = (uint64_t)(number + i) * (uint64_t)(sample_reader_room(config) - 1);
         if (!config->evaluation) sample = training_sample(stream, sample, batch->epoch);
         if (config->classification) {
-            TRY(take_document(stream, slot, sample, err));
+            TRY(take_labelled(stream, slot, sample, err));
             continue;
         }
         TRY(sample_read(&stream->reader, sample, true, &length, err));
-        add_sample(stream, slot);
+        if (config->preference) TRY(add_preference(stream, slot, sample, err));
+        TRY(add_sample(stream, slot, err));
     }
+    if (config->preference) batch->num_targets = batch->num_seqs / 2;
     bool varies = !token_stream_cuts(config) || token_stream_masks(config);
     int64_t filler = !varies ? 0 : round_up(batch->num_tokens, config->token_multiple) - batch->num_tokens;
     if (filler > 0 && slot->types) memset(slot->types + batch->num_tokens, 0, (size_t)filler * sizeof *slot->types);
@@ -425,10 +515,17 @@ static enum status allocate(struct token_stream *stream, struct error *err)
                          "tokens; hint: a smaller train_micro_batch_size_per_gpu or data.seq_length",
                          (long long)c->micro_batch_size, (long long)c->data.seq_length);
     int64_t per_slot = (c->classification ? 4 : 3) * most.max_tokens + most.max_seqs + 1,
-            all = SLOTS * per_slot + 2 * (c->data.seq_length + 1);
+            all = SLOTS * per_slot + 2 * sample_reader_room(c);
     stream->memory = memory_alloc((size_t)all * sizeof *stream->memory);
     stream->numbers = memory_alloc((size_t)(SLOTS * most.max_tokens) * sizeof *stream->numbers);
-    if (has_mask(c)) stream->reader.mask = memory_alloc((size_t)c->data.seq_length + 1);
+    if (has_mask(c)) stream->reader.mask = memory_alloc((size_t)sample_reader_room(c));
+    if (c->preference) {
+        const size_t seqs = SLOTS * (size_t)most.max_seqs;
+        stream->completion = memory_alloc((size_t)(SLOTS * most.max_tokens));
+        if (c->mixture ? c->mixture->sources[0].references : c->source.references)
+            stream->references = memory_zeroed(seqs, sizeof *stream->references);
+        stream->labels = memory_zeroed(seqs, sizeof *stream->labels);
+    }
     for (int i = 0; i < SLOTS; i++) {
         struct slot *slot = &stream->slots[i];
         slot->tokens = stream->memory + i * per_slot;
@@ -437,9 +534,23 @@ static enum status allocate(struct token_stream *stream, struct error *err)
         slot->positions = slot->targets + most.max_tokens;
         slot->types = c->classification ? slot->positions + most.max_tokens : NULL;
         slot->seq_start = slot->positions + (c->classification ? 2 : 1) * most.max_tokens;
+        if (c->source.teacher) {
+            const size_t rows = (size_t)(most.max_tokens + 1) * (size_t)c->source.teacher->K;
+            slot->teacher_ids = memory_alloc(rows * sizeof *slot->teacher_ids);
+            slot->teacher_logps = memory_alloc(rows * sizeof *slot->teacher_logps);
+        }
+        slot->all = c->preference && c->preference->loss == PREFERENCE_ORPO;
+        if (c->preference) slot->completion = stream->completion + i * most.max_tokens;
+        if (stream->references) slot->references = stream->references + (int64_t)i * most.max_seqs;
+        if (c->preference) slot->labels = stream->labels + (int64_t)i * most.max_seqs;
     }
     stream->reader.tokens = stream->memory + SLOTS * per_slot;
-    stream->reader.ends = stream->reader.tokens + c->data.seq_length + 1;
+    stream->reader.ends = stream->reader.tokens + sample_reader_room(c);
+    if (c->source.teacher) {
+        const size_t rows = (size_t)sample_reader_room(c) * (size_t)c->source.teacher->K;
+        stream->reader.teacher_ids = memory_alloc(rows * sizeof(int32_t));
+        stream->reader.teacher_logps = memory_alloc(rows * sizeof(float));
+    }
     return STATUS_OK;
 }
 
@@ -450,6 +561,15 @@ static void stream_free(struct token_stream *stream)
     pthread_mutex_destroy(&stream->mutex);
     free(stream->memory);
     free(stream->numbers);
+    free(stream->completion);
+    free(stream->references);
+    free(stream->labels);
+    for (int i = 0; i < SLOTS; i++) {
+        free(stream->slots[i].teacher_ids);
+        free(stream->slots[i].teacher_logps);
+    }
+    free(stream->reader.teacher_ids);
+    free(stream->reader.teacher_logps);
     free(stream->reader.mask);
     free(stream->mixing);
     free(stream);
@@ -466,6 +586,7 @@ enum status token_stream_open(const struct token_stream_config *config, int64_t 
            config->token_multiple > 0);
     ASSERT(config->vocab_size > 0 && config->vocab_size <= INT32_MAX);
     ASSERT(!config->classification || ((config->source.labels || config->mixture) && !token_stream_cuts(config)));
+    ASSERT(!config->preference || (config->mixture ? config->mixture->sources->fit : config->source.fit));
     ASSERT(config->evaluation ? first_step == 1 && config->max_samples >= 0 : config->max_samples == 0);
     ASSERT(config->first_sample >= 0 && (config->evaluation || config->first_sample == 0));
     *stream = NULL;
@@ -550,16 +671,20 @@ static const void *copy_array(char **place, const void *array, size_t bytes)
 struct batch *batch_copy(const struct batch *batch)
 {
     const size_t tokens = (size_t)batch->num_tokens, starts = (size_t)batch->num_seqs + 1;
-    const size_t bytes = tokens * (sizeof(uint64_t) + 4 * sizeof(int32_t)) + starts * sizeof(int32_t);
+    const size_t bytes =
+        tokens * (sizeof(uint64_t) + 4 * sizeof(int32_t) + 1) + starts * (sizeof(double) + 2 * sizeof(int32_t));
     struct batch *copy = memory_alloc(sizeof *copy + bytes);
     char *place = (char *)(copy + 1);
     *copy = *batch;
-    copy->numbers = copy_array(&place, batch->numbers, tokens * sizeof *batch->numbers); /* first: its alignment */
+    copy->numbers = copy_array(&place, batch->numbers, tokens * sizeof *batch->numbers); /* first: their alignment */
+    copy->references = copy_array(&place, batch->references, (starts - 1) * sizeof *batch->references);
     copy->tokens = copy_array(&place, batch->tokens, tokens * sizeof *batch->tokens);
     copy->targets = copy_array(&place, batch->targets, tokens * sizeof *batch->targets);
     copy->positions = copy_array(&place, batch->positions, tokens * sizeof *batch->positions);
     copy->types = copy_array(&place, batch->types, tokens * sizeof *batch->types);
     copy->seq_start = copy_array(&place, batch->seq_start, starts * sizeof *batch->seq_start);
+    copy->labels = copy_array(&place, batch->labels, (starts - 1) * sizeof *batch->labels);
+    copy->completion = copy_array(&place, batch->completion, tokens);
     copy->source_samples = copy->source_targets = NULL;
     return copy;
 }

@@ -21,6 +21,10 @@
  * With classification sample i is document i, whole: its L <= T tokens are inputs, and one has the document's label as
  * its target. A longer document is STATUS_DATA.
  *
+ * With preferences (a loss mask, document_mask and first_fit's samples are needed) a sample is two sequences
+ * (sample_reader.h), and a target in the sense of num_targets. Rank r's micro-batch m of a step is the (m · N + r)-th
+ * of its samples.
+ *
  * A micro-batch is a row of sequences without padding between them (M tokens in all). packing false: filler, one last
  * sequence of token 0 without targets, rounds M up to token_multiple.
  *
@@ -32,14 +36,15 @@
 #include "core/training/settings.h"
 
 struct token_stream_config {
-    struct data_settings data;     /* seq_length is T; evaluation: without shuffle */
-    const struct mixture *mixture; /* borrowed; training: takes the place of source; may be NULL */
-    struct token_source source;    /* borrowed */
-    bool classification;           /* the targets are the documents' labels; packing must be false */
-    bool label_first;              /* classification: a document's first token has the target, else its last one */
-    bool last_tokens;              /* a document's last token is an input too, without a target: routers count it */
-    int64_t padding_token;         /* classification: the last token is the last one that is not this one; -1: none */
-    int64_t vocab_size;            /* ids are checked against it as they are read */
+    struct data_settings data;                    /* seq_length is T; evaluation: without shuffle */
+    const struct mixture *mixture;                /* borrowed; training: takes the place of source; may be NULL */
+    struct token_source source;                   /* borrowed */
+    const struct preference_settings *preference; /* borrowed; NULL: samples are text */
+    bool classification;                          /* the targets are the documents' labels; packing must be false */
+    bool label_first;      /* classification: a document's first token has the target, else its last one */
+    bool last_tokens;      /* a document's last token is an input too, without a target: routers count it */
+    int64_t padding_token; /* classification: the last token is the last one that is not this one; -1: none */
+    int64_t vocab_size;    /* ids are checked against it as they are read */
     uint64_t seed;
     int rank, world;
     int turns;                /* 0: 1 */
@@ -53,25 +58,36 @@ struct token_stream_config {
 };
 
 struct batch {
-    int64_t step;           /* training: global step from 1; evaluation: 1 */
-    int64_t epoch;          /* from 1 */
-    int64_t micro;          /* this rank's micro-batch of the step (training) or of the pass (evaluation), from 0 */
-    bool last_micro;        /* of the step or of the pass */
-    int32_t num_seqs;       /* sequences, filler included */
-    int32_t max_seq;        /* length of the longest sequence */
-    int64_t num_filler;     /* tokens of the filler, the last ones */
-    int64_t num_tokens;     /* M = seq_start[num_seqs]; 0 possible in evaluation and for empty documents */
-    int64_t num_targets;    /* targets >= 0 here */
-    int64_t step_targets;   /* training: of the global batch, the divisor of a mean; may be 0 */
-    int64_t step_tokens;    /* training: of the global batch without filler: B·T packed, else the sum of min(length, T)
-                             * of its documents */
-    const int32_t *tokens;  /* (M) */
-    const int32_t *targets; /* (M), -1: none */
-    const int32_t *positions; /* (M) position in its sequence */
+    int64_t step;         /* training: global step from 1; evaluation: 1 */
+    int64_t epoch;        /* from 1 */
+    int64_t micro;        /* this rank's micro-batch of the step (training) or of the pass (evaluation), from 0 */
+    bool last_micro;      /* of the step or of the pass */
+    int32_t num_seqs;     /* sequences, filler included */
+    int32_t max_seq;      /* length of the longest sequence */
+    int64_t num_filler;   /* tokens of the filler, the last ones */
+    int64_t num_tokens;   /* M = seq_start[num_seqs]; 0 possible in evaluation and for empty documents */
+    int64_t num_targets;  /* targets >= 0 here */
+    int64_t step_targets; /* training: of the global batch, the divisor of a mean; may be 0 */
+    int64_t step_tokens;  /* training: of the global batch without filler: B·T packed, else the sum of min(length, T)
+                           * of its documents */
+    int64_t step_chosen_tokens; /* pairs, training: of the global batch's chosen sequences, the targets of NLL */
+    const int32_t *tokens;      /* (M) */
+    const int32_t *targets;     /* (M), -1: none */
+    const int32_t *positions;   /* (M) position in its sequence */
     const uint64_t *numbers;  /* (M) training: of the tokens, unique in the run and the same at any world size and micro
                                * batch: ((step - 1) · B + place of the sample in the step) · T + place in the sample */
     const int32_t *types;     /* (M) classification: 1 in the second text of a pair, else 0; otherwise NULL */
     const int32_t *seq_start; /* (num_seqs + 1) */
+
+    /* Preferences, else NULL: of each token whether its target is the completion's; of each sequence the
+     * log-probability by the reference (NULL: there is none) and the label of its document. */
+    const uint8_t *completion; /* (M) */
+    const double *references;  /* (num_seqs) */
+    const int32_t *labels;     /* (num_seqs) */
+
+    /* With a teacher, else NULL: its K best next tokens, which rise, and their log-probabilities. */
+    const int32_t *teacher_ids; /* (M, K) */
+    const float *teacher_logps; /* (M, K) */
 
     /* A mixture (else NULL), (sources), of the global batch: samples since the start; targets that count now. */
     const int64_t *source_samples, *source_targets;

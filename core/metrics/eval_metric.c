@@ -3,7 +3,7 @@
 
 const char *eval_metric_name(enum eval_metric metric)
 {
-    static const char *const names[EVAL_METRIC_COUNT] = {"eval_loss", "accuracy", "f1"};
+    static const char *const names[EVAL_METRIC_COUNT] = {"eval_loss", "accuracy", "f1", "rewards/accuracies"};
     return names[metric];
 }
 

@@ -4,9 +4,15 @@
 
 #include "core/status.h"
 
-enum eval_metric { EVAL_METRIC_LOSS, EVAL_METRIC_ACCURACY, EVAL_METRIC_F1, EVAL_METRIC_COUNT };
+enum eval_metric {
+    EVAL_METRIC_LOSS,
+    EVAL_METRIC_ACCURACY,
+    EVAL_METRIC_F1,
+    EVAL_METRIC_REWARDS, /* the share of pairs whose chosen answer has the higher reward */
+    EVAL_METRIC_COUNT
+};
 
-/* Which of two values is better. AUTO: the lower loss, the higher accuracy and F1. */
+/* Which of two values is better. AUTO: the lower loss, the higher other metric. */
 enum eval_mode { EVAL_MODE_AUTO, EVAL_MODE_MIN, EVAL_MODE_MAX };
 
 /* What an evaluation gave. */
@@ -16,7 +22,7 @@ struct eval_scores {
     double values[EVAL_METRIC_COUNT]; /* NAN: it has no such metric, or the value is not finite */
 };
 
-/* "eval_loss", "accuracy", "f1", as in metrics.jsonl. */
+/* "eval_loss", "accuracy", "f1", "rewards/accuracies", as in metrics.jsonl. */
 const char *eval_metric_name(enum eval_metric metric);
 
 /* The metric of this name (NULL is allowed); EVAL_METRIC_COUNT: there is none. */

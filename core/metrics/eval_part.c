@@ -55,9 +55,9 @@ enum status eval_part_from_json(const json_t *object, const char *path, struct e
         return eval_part_bad_member(path, "data", "16 hexadecimal digits", err);
     TRY(eval_part_read_reals(json_object_get(object, "losses"), path, "losses", &part->world, &part->losses, err));
     TRY(eval_part_read_reals(json_object_get(object, "counts"), path, "counts", &part->num_counts, &part->counts, err));
-    for (int i = 0; i < part->num_counts; i++)
-        if (part->counts[i] < 0 || part->counts[i] > largest_count || part->counts[i] != floor(part->counts[i]))
-            return eval_part_bad_member(path, "counts", "whole numbers", err);
+    const double targets = part->counts[0]; /* the others may be sums of numbers */
+    if (targets < 0 || targets > largest_count || targets != floor(targets))
+        return eval_part_bad_member(path, "counts", "a whole number at first", err);
     return STATUS_OK;
 }
 

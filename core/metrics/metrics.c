@@ -10,6 +10,8 @@
 #define AT(member) offsetof(struct step_metrics, member)
 
 /* clang-format off */
+#define PREFERENCE_FIELD(name, word, runs, place) [STEP_##name] = {"", word, STEP_TYPE_EXACT, AT(preference_values[PREFERENCE_##name]), \
+    .curve = true, .order = place, .tag = "Train/Samples/" word, .of = runs}
 const struct step_field step_fields[STEP_FIELDS] = {
     [STEP_NUMBER] = {"", "step", STEP_TYPE_INTEGER, AT(step), .curve = false},
     [STEP_EPOCH] = {"", "epoch", STEP_TYPE_INTEGER, AT(epoch), .curve = false},
@@ -22,7 +24,14 @@ const struct step_field step_fields[STEP_FIELDS] = {
     [STEP_TARGETS] = {"", "targets", STEP_TYPE_INTEGER, AT(targets), .curve = false},
     [STEP_RATE] = {"", "tokens_per_s", STEP_TYPE_ROUGH, AT(tokens_per_s), .curve = true, .order = 5, .tag = "Train/Samples/tokens_per_s"},
     [STEP_MFU] = {"", "mfu", STEP_TYPE_SHARE, AT(mfu), .curve = true, .order = 6, .tag = "Train/Samples/mfu"},
-    [STEP_AUX_LOSS] = {"", "aux_loss", STEP_TYPE_EXACT, AT(aux_loss), .curve = true, .order = 8, .tag = "Train/Samples/aux_loss", .of_experts = true},
+    [STEP_AUX_LOSS] = {"", "aux_loss", STEP_TYPE_EXACT, AT(aux_loss), .curve = true, .order = 8, .tag = "Train/Samples/aux_loss", .of = OF_EXPERTS},
+    PREFERENCE_FIELD(REWARDS_CHOSEN, "rewards/chosen", OF_PREFERENCES, 9),
+    PREFERENCE_FIELD(REWARDS_REJECTED, "rewards/rejected", OF_PREFERENCES, 10),
+    PREFERENCE_FIELD(REWARDS_ACCURACIES, "rewards/accuracies", OF_PAIRS, 11),
+    PREFERENCE_FIELD(REWARDS_MARGINS, "rewards/margins", OF_PREFERENCES, 12),
+    PREFERENCE_FIELD(LOGPS_CHOSEN, "logps/chosen", OF_LOGPS, 13),
+    PREFERENCE_FIELD(LOGPS_REJECTED, "logps/rejected", OF_LOGPS, 14),
+    PREFERENCE_FIELD(KL, "kl", OF_KTO, 15),
     [STEP_DEVICE] = {"memory_bytes", "device", STEP_TYPE_INTEGER, AT(memory_device), .curve = true},
     [STEP_HOST] = {"memory_bytes", "host", STEP_TYPE_INTEGER, AT(memory_host), .curve = true},
     [STEP_SECONDS] = {"seconds", "step", STEP_TYPE_SECONDS, AT(seconds.step), .curve = true, .order = 7, .tag = "Train/Samples/step_seconds"},
@@ -32,10 +41,22 @@ const struct step_field step_fields[STEP_FIELDS] = {
     [STEP_REDUCE] = {"seconds", "reduce", STEP_TYPE_ROUGH, AT(seconds.reduce), .curve = true},
     [STEP_OPTIMIZER] = {"seconds", "optimizer", STEP_TYPE_ROUGH, AT(seconds.optimizer), .curve = true},
     [STEP_CHECKPOINT] = {"seconds", "checkpoint", STEP_TYPE_ROUGH, AT(seconds.checkpoint), .curve = true},
-    [STEP_ENTROPY] = {"experts", "entropy", STEP_TYPE_ROUGH, AT(load_entropy), .curve = true, .of_experts = true},
-    [STEP_MAX_LOAD] = {"experts", "max_load", STEP_TYPE_ROUGH, AT(max_load), .curve = true, .of_experts = true},
+    [STEP_ENTROPY] = {"experts", "entropy", STEP_TYPE_ROUGH, AT(load_entropy), .curve = true, .of = OF_EXPERTS},
+    [STEP_MAX_LOAD] = {"experts", "max_load", STEP_TYPE_ROUGH, AT(max_load), .curve = true, .of = OF_EXPERTS},
 };
 /* clang-format on */
+
+bool step_field_is_of(enum step_field_index field, const struct step_metrics *m)
+{
+    switch (step_fields[field].of) {
+    case OF_EXPERTS: return m->num_experts > 0;
+    case OF_PREFERENCES: return m->preference != PREFERENCE_NONE;
+    case OF_LOGPS: return m->preference != PREFERENCE_NONE && m->preference != PREFERENCE_REWARD;
+    case OF_PAIRS: return m->preference != PREFERENCE_NONE && m->preference != PREFERENCE_KTO;
+    case OF_KTO: return m->preference == PREFERENCE_KTO;
+    default: return true;
+    }
+}
 
 double step_field_value(const struct step_metrics *metrics, enum step_field_index field)
 {
@@ -205,7 +226,7 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, 
     const char *object = "", *before = "{";
     FILE *out = metrics_line_begin(metrics);
     for (int f = 0; f < STEP_FIELDS; f++) {
-        if (step_fields[f].of_experts && !m->num_experts) continue;
+        if (!step_field_is_of((enum step_field_index)f, m)) continue;
         if (strcmp(step_fields[f].object, object) != 0) {
             fprintf(out, "%s,\"%s\":", *object ? "}" : "", step_fields[f].object);
             object = step_fields[f].object;
@@ -223,18 +244,23 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, 
 }
 
 enum status metrics_eval(struct metrics *metrics, int64_t step, int64_t epoch, double eval_loss, int64_t targets,
-                         const struct class_scores *scores, struct error *err)
+                         const struct class_scores *scores, const double *preference, struct error *err)
 {
+#define PREFERENCE_VALUE_WORD(name, word) word,
+    static const char *const preferences[] = {PREFERENCE_VALUE_LIST(PREFERENCE_VALUE_WORD)};
     FILE *out = metrics_line_begin(metrics);
     fprintf(out, "{\"step\":%" PRId64 ",\"epoch\":%" PRId64, step, epoch);
     metrics_put_real(out, "eval_loss", eval_loss, EXACT);
     if (scores) {
         metrics_put_real(out, "accuracy", scores->accuracy, EXACT);
         metrics_put_real(out, "f1", scores->f1, EXACT);
+    } else if (preference) {
+        for (int i = 0; i < PREFERENCE_VALUES; i++)
+            if (!isnan(preference[i])) metrics_put_real(out, preferences[i], preference[i], EXACT);
     } else {
         metrics_put_real(out, "perplexity", exp(eval_loss), EXACT);
     }
-    fprintf(out, ",\"%s\":%" PRId64, scores ? "eval_samples" : "eval_tokens", targets);
+    fprintf(out, ",\"%s\":%" PRId64, scores || preference ? "eval_samples" : "eval_tokens", targets);
     return line_end(metrics, err);
 }
 

@@ -5,6 +5,7 @@
 #include "core/core.h"
 #include "core/metrics/eval_metric.h"
 #include "core/metrics/metrics_history.h"
+#include "core/training/settings.h"
 
 struct metrics;
 
@@ -28,7 +29,9 @@ struct step_metrics {
      * that each expert got in all layers (borrowed), the entropy of their shares, and the largest share */
     double aux_loss, load_entropy, max_load;
     const double *loads;
-    int num_experts;                      /* else 0 */
+    int num_experts;                 /* else 0 */
+    enum preference_loss preference; /* NONE: there are no preference_values */
+    double preference_values[PREFERENCE_VALUES];
     const struct source_metrics *sources; /* (num_sources) borrowed */
     int num_sources;                      /* of a mixture; else 0 */
     struct {
@@ -52,9 +55,10 @@ bool metrics_drain(struct metrics *metrics, double seconds);
 
 /* These write one line each; while the disk is full or fails, lines wait in memory (line_queue.h). */
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, struct error *err);
-/* targets: how many the loss is the mean of. scores: of a classifier, whose targets are samples; else NULL. */
+/* targets: how many the loss is the mean of. scores: of a classifier, whose targets are samples, as are those of
+ * preferences (PREFERENCE_VALUES); else NULL. */
 enum status metrics_eval(struct metrics *metrics, int64_t step, int64_t epoch, double eval_loss, int64_t targets,
-                         const struct class_scores *scores, struct error *err);
+                         const struct class_scores *scores, const double *preference, struct error *err);
 /* A continuation of train.samples, in the number's turn from 1. */
 struct sample_metrics {
     int number;
@@ -115,7 +119,9 @@ enum status metrics_flush(struct metrics *metrics, struct error *err);
 /* clang-format off */
 enum step_field_index {
     STEP_NUMBER, STEP_EPOCH, STEP_LOSS, STEP_GRAD_NORM, STEP_LR, STEP_LOSS_SCALE, STEP_SKIPPED, STEP_TOKENS,
-    STEP_TARGETS, STEP_RATE, STEP_MFU, STEP_AUX_LOSS, STEP_DEVICE, STEP_HOST, STEP_SECONDS /* and its parts: */, STEP_DATA,
+    STEP_TARGETS, STEP_RATE, STEP_MFU, STEP_AUX_LOSS,
+    STEP_REWARDS_CHOSEN, STEP_REWARDS_REJECTED, STEP_REWARDS_ACCURACIES, STEP_REWARDS_MARGINS, STEP_LOGPS_CHOSEN, STEP_LOGPS_REJECTED, STEP_KL,
+    STEP_DEVICE, STEP_HOST, STEP_SECONDS /* and its parts: */, STEP_DATA,
     STEP_FORWARD, STEP_BACKWARD, STEP_REDUCE, STEP_OPTIMIZER, STEP_CHECKPOINT, STEP_ENTROPY, STEP_MAX_LOAD,
     STEP_FIELDS
 };
@@ -138,11 +144,21 @@ struct step_field {
     bool curve;      /* the report draws it */
     int order;       /* from 1, among the scalars of the monitors; 0: none */
     const char *tag; /* there */
-    bool of_experts; /* only models with experts have it */
+    enum step_field_of {
+        OF_ALL,
+        OF_EXPERTS,
+        OF_PREFERENCES,
+        OF_LOGPS,
+        OF_PAIRS,
+        OF_KTO
+    } of; /* the runs that have it */
 };
-enum { STEP_SCALARS = 8 };
+enum { STEP_SCALARS = 15 };
 
 extern const struct step_field step_fields[STEP_FIELDS];
+
+/* Whether the step has it. */
+bool step_field_is_of(enum step_field_index field, const struct step_metrics *metrics);
 
 /* A number of the step. NAN: unknown. */
 double step_field_value(const struct step_metrics *metrics, enum step_field_index field);

@@ -41,12 +41,11 @@ static void add_evaluation(struct summing *sum, const struct metrics_reader *lin
                            enum eval_mode mode)
 {
     struct metrics_summary *s = sum->s;
-    const double best[EVAL_METRIC_COUNT] = {s->best_loss, s->best_accuracy, s->best_f1};
     const double value = summary_number(line, eval_metric_name(metric)); /* null: there was nothing to predict */
-    if (isnan(value) || (s->best_step && !eval_metric_better(metric, mode, value, best[metric]))) return;
-    s->best_loss = summary_number(line, "eval_loss");
-    s->best_accuracy = summary_number(line, "accuracy");
-    s->best_f1 = summary_number(line, "f1");
+    if (isnan(value) || (s->best_step && !eval_metric_better(metric, mode, value, s->best[metric]))) return;
+    for (int i = 0; i < EVAL_METRIC_COUNT; i++)
+        s->best[i] = summary_number(line, eval_metric_name((enum eval_metric)i));
+    s->perplexity = summary_number(line, "perplexity");
     s->best_step = line->step;
     memcpy(s->best_checkpoint, sum->newest.name, sizeof s->best_checkpoint); /* of those before it the nearest */
     s->checkpoint_step = sum->newest.step;
@@ -77,7 +76,7 @@ enum status metrics_summarise(const char *path, const char *checkpoints, enum ev
 {
     struct summing sum = {.s = summary};
     RELEASED(metrics_reader_close) struct metrics_reader line = {0};
-    *summary = (struct metrics_summary){.starts = 1, .best_loss = NAN};
+    *summary = (struct metrics_summary){.starts = 1, .best = {NAN}};
     TRY(metrics_reader_open(&line, path, err));
     for (bool begins = true; metrics_reader_next(&line); begins = begins && !line.object) {
         if (json_object_get(line.object, "checkpoint"))

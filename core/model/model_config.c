@@ -312,22 +312,19 @@ void model_desc_class(const struct model_desc *desc, char name[MODEL_CLASS_MAX])
 /* The labels of a …ForSequenceClassification folder, as transformers counts them: id2label, else num_labels, else 2. */
 static void config_num_labels(struct config_reader *reader, struct model_desc *desc)
 {
-    enum { FEWEST = 2, MOST = 1 << 20 };
+    enum { USUAL = 2, MOST = 1 << 20 };
     const json_t *names = reader_get(reader, "id2label"), *problem = reader_get(reader, "problem_type");
     char text[64];
     if (problem && !reader_value_is(problem, "\"single_label_classification\""))
         reader_fail(reader, STATUS_USAGE, "problem_type %s is not supported; hint: single_label_classification is",
                     reader_show(problem, text));
-    desc->num_labels = reader_int(reader, "num_labels", FEWEST, 1, MOST);
+    desc->num_labels = reader_int(reader, "num_labels", USUAL, 1, MOST);
     if (names && !json_is_object(names))
         reader_fail(reader, STATUS_DATA, "id2label must be an object, not %s", reader_show(names, text));
     else if (names)
         desc->num_labels = (int64_t)json_object_size(names);
-    if (desc->num_labels < FEWEST || desc->num_labels > MOST)
-        reader_fail(reader, STATUS_USAGE,
-                    "a classifier with %" PRId64 " label%s is not supported; hint: 2 or more are (one label is a "
-                    "regression in transformers)",
-                    desc->num_labels, desc->num_labels == 1 ? "" : "s");
+    if (desc->num_labels < 1 || desc->num_labels > MOST)
+        reader_fail(reader, STATUS_USAGE, "a classifier with %" PRId64 " labels is not supported", desc->num_labels);
 }
 
 /* Kinds of models that are known and not supported, by a part of their model_type. */

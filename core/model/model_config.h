@@ -53,7 +53,7 @@ __BEGIN_DECLS
 
 #define MODEL_FAMILY(name) FAMILY_##name,
 enum model_family { MODEL_FAMILIES(MODEL_FAMILY) FAMILY_COUNT };
-enum model_task { TASK_CAUSAL_LM, TASK_SEQUENCE_CLASSIFICATION };
+enum model_task { TASK_CAUSAL_LM, TASK_SEQUENCE_CLASSIFICATION, TASK_REWARD };
 enum norm_kind { NORM_LAYER, NORM_RMS };
 /* Where a block has its norms: on the input of attention and MLP; on their output (OLMo); on both (Gemma); or on the
  * sum of input and output, with no norm left for the end (BERT). */

@@ -49,7 +49,7 @@ static void label_padding(struct model_desc *desc)
 
 enum status model_desc_classify(struct model_desc *desc, int64_t num_labels, struct error *err)
 {
-    ASSERT(num_labels >= 2);
+    ASSERT(num_labels >= 1);
     char class[MODEL_CLASS_MAX];
     if (desc->num_labels > 0 && desc->num_labels != num_labels)
         return error_set(err, STATUS_USAGE,

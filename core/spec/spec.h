@@ -50,7 +50,8 @@ struct run_spec {
         struct quantization_settings quantization; /* … like this; its list is in the spec's arena */
         char where[512]; /* "file:line:column" of the key that is set, for messages about its content */
     } model;
-    int64_t expert_parallel_size;    /* `moe` */
+    int64_t expert_parallel_size; /* `moe` */
+    struct preference_settings preference;
     struct adapter_settings adapter; /* `peft` */
     struct data_settings data;
     struct {
@@ -140,7 +141,8 @@ enum status spec_load(const char *path, const char *deepspeed, const char *const
                       struct run_spec **spec, struct spec_report *report);
 
 /* The same for YAML that is not in a file yet: `path` names it in messages, and names the run. */
-enum status spec_load_text(const char *path, const char *text, struct run_spec **spec, struct spec_report *report);
+enum status spec_load_text(const char *path, const char *text, const char *const *overrides, int num_overrides,
+                           struct run_spec **spec, struct spec_report *report);
 
 void spec_free(struct run_spec *spec);
 RELEASER(spec_drop, struct run_spec, spec_free)

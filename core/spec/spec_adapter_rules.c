@@ -117,10 +117,13 @@ void spec_adapter_check(struct spec_context *ctx, struct spec_full *full, const 
     if (full->spec.run.group) check_several(ctx, &full->spec, root);
     if (!adapter->on) return;
     const struct spec_node *given = spec_find(root, "peft.task_type");
-    if (full->peft_task != PEFT_TASK_AUTO && full->peft_task != (int)task)
+    const bool causal = task == TASK_CAUSAL_LM;
+    if (full->peft_task != PEFT_TASK_AUTO && (full->peft_task == TASK_CAUSAL_LM) != causal)
         spec_error(ctx, given ? given->pos : spec_find(root, "model.adapter")->pos,
                    "'peft.task_type' does not agree with model.task, which is %s; hint: set model.task",
-                   task == TASK_CAUSAL_LM ? "causal_lm" : "sequence_classification");
+                   causal                ? "causal_lm"
+                   : task == TASK_REWARD ? "reward"
+                                         : "sequence_classification");
     if (adapter->num_layers_to_transform && blocks && (adapter->all_linear || adapter->target_modules.expression))
         spec_error(ctx, blocks->key_pos,
                    "'peft.layers_to_transform' needs a list of peft.target_modules, as in PEFT; hint: list them, or "

@@ -372,7 +372,7 @@ static enum status convert_all(struct convert *c, FILE *out, struct string_list 
     convert_output(c);
     const struct spec_node *stage = c->kind == CONVERT_FACTORY ? convert_take(c, "stage") : NULL;
     if (stage && !spec_is_text(stage, "sft") && !spec_is_text(stage, "pt"))
-        convert_note(c, "'stage' %s: the model is fine-tuned on the text: there is no preference or reward training",
+        convert_note(c, "'stage' %s: preference.loss, or model.task reward, says so here (docs/preferences.md)",
                      convert_show(c, stage));
     struct spec_node *shards = convert_json(c, convert_take(c, "deepspeed"));
     convert_rest(c);

@@ -541,7 +541,14 @@ static void check_metric(const struct rules *r, const char *key, bool used, cons
             r->ctx, spec_find(r->root, key)->key_pos,
             "'%s' needs evaluations, and data.validation is not set; hint: set it to a shard that is not in data.train",
             key);
-    if (metric != EVAL_METRIC_LOSS && named && r->spec->model.task != TASK_SEQUENCE_CLASSIFICATION)
+    const enum preference_loss loss = r->spec->preference.loss;
+    const bool pairs = (loss != PREFERENCE_NONE && loss != PREFERENCE_KTO) || r->spec->model.task == TASK_REWARD;
+    if (metric == EVAL_METRIC_REWARDS && named && !pairs)
+        spec_error(r->ctx, named->pos,
+                   "'%s' %s is measured only on pairs: with preference.loss, but not kto, or model.task reward",
+                   metric_key, eval_metric_name(metric));
+    else if (metric != EVAL_METRIC_LOSS && metric != EVAL_METRIC_REWARDS && named &&
+             r->spec->model.task != TASK_SEQUENCE_CLASSIFICATION)
         spec_error(r->ctx, named->pos,
                    "'%s' %s is measured only with model.task sequence_classification; hint: use eval_loss", metric_key,
                    eval_metric_name(metric));
@@ -560,6 +567,87 @@ static void check_evaluations(const struct rules *r)
                  "train.early_stopping.metric", r->spec->train.early_stopping.metric);
     check_metric(r, "checkpoint.keep_best", r->spec->checkpoint.keep_best > 0, "checkpoint.metric",
                  r->spec->checkpoint.metric);
+}
+
+static void check_distill(const struct rules *r)
+{
+    const struct run_spec *spec = r->spec;
+    const struct distill_settings *distill = &spec->transformer.distill;
+    const bool on = distill->logps != NULL;
+    const struct rule rules[] = {
+        {!on && (distill->temperature != 1 || distill->alpha != 0.5), AT_KEY, "distill",
+         "'distill' needs distill.logps, a teacher's file; hint: ztrain score TEACHER --data PREFIX --top-k K makes "
+         "it"},
+        {on && (spec->model.task != TASK_CAUSAL_LM || spec->preference.loss != PREFERENCE_NONE), AT_KEY, "distill",
+         "'distill' is for the loss of language models, without preference"},
+        {on && spec->transformer.label_smoothing > 0, AT_VALUE, "train.label_smoothing",
+         "'train.label_smoothing' does not go with distill: a teacher smooths by itself"},
+        {on && spec->data.amount != SPEC_AMOUNT_NONE, AT_VALUE, "data.train",
+         "'data.train': a teacher's file is of one source; hint: name shards without weights and epochs"},
+    };
+    apply_key_rules(r, rules, COUNT_OF(rules));
+}
+
+/* The losses that read a key of `preference`; 0: all but reward. */
+#define PREFERENCE_BIT(name) (1u << PREFERENCE_##name)
+static const struct {
+    const char *key;
+    unsigned losses;
+} preference_readers[] = {
+    {"preference.label_smoothing", PREFERENCE_BIT(SIGMOID) | PREFERENCE_BIT(ROBUST) | PREFERENCE_BIT(SIMPO)},
+    {"preference.gamma", PREFERENCE_BIT(SIMPO)},
+    {"preference.rpo_alpha", ~(PREFERENCE_BIT(KTO) | PREFERENCE_BIT(ORPO) | PREFERENCE_BIT(REWARD))},
+    {"preference.desirable_weight", PREFERENCE_BIT(KTO)},
+    {"preference.undesirable_weight", PREFERENCE_BIT(KTO)},
+    {"preference.beta", ~PREFERENCE_BIT(REWARD)},
+    {"preference.reference", ~(PREFERENCE_BIT(SIMPO) | PREFERENCE_BIT(ORPO) | PREFERENCE_BIT(REWARD))},
+};
+
+/* A key that the loss does not read may only have its default, which an effective spec has. */
+static void check_preference_readers(const struct rules *r, enum preference_loss loss)
+{
+    for (size_t i = 0; i < COUNT_OF(preference_readers); i++) {
+        const char *path = preference_readers[i].key;
+        const struct spec_node *node = find(r, path);
+        const struct spec_key *key = spec_key_find(path);
+        const char *text = node && node->text ? node->text : "";
+        const double value = strtod(text, NULL), usual = key->fallback ? strtod(key->fallback, NULL) : NAN;
+        const bool own = loss == PREFERENCE_REWARD && value == 1; /* its beta */
+        if (!node || preference_readers[i].losses & 1u << loss) continue;
+        if (value == usual || own || strcmp(text, "none") == 0) continue;
+        spec_error(r->ctx, node->key_pos, "'%s' has no meaning with preference.loss %s; hint: remove it", path,
+                   preference_name(loss));
+    }
+}
+
+static void check_preference(const struct rules *r)
+{
+    struct preference_settings *p = &r->spec->preference;
+    const bool rewards = r->spec->model.task == TASK_REWARD;
+    const bool on = p->loss != PREFERENCE_NONE && p->loss != PREFERENCE_REWARD;
+    const struct rule rules[] = {
+        {p->loss == PREFERENCE_REWARD && !rewards, AT_VALUE, "preference.loss",
+         "'preference.loss' reward is that of reward models; hint: model.task: reward"},
+        {p->loss == PREFERENCE_NONE && !rewards && find(r, "preference") && !find(r, "preference.loss"), AT_KEY,
+         "preference", "'preference' needs a loss; hint: preference.loss: sigmoid is DPO's"},
+        {on && r->spec->model.task != TASK_CAUSAL_LM, AT_VALUE, "preference.loss",
+         "'preference.loss': model.task reward has a loss of its own; hint: remove it, or set it to reward"},
+        {p->loss == PREFERENCE_ROBUST && p->label_smoothing >= 0.5, AT_VALUE, "preference.label_smoothing",
+         "'preference.label_smoothing' of robust is below 0.5: the other pairs would count for less than nothing"},
+        {(on || rewards) && r->spec->transformer.label_smoothing > 0, AT_VALUE, "train.label_smoothing",
+         "'train.label_smoothing' has no meaning with preferences; hint: preference.label_smoothing"},
+        {(on || rewards) && r->spec->data.seq_length < 2, AT_VALUE, "data.seq_length",
+         "'data.seq_length' 1 holds no answer; hint: use 2 or more"},
+        {p->loss == PREFERENCE_KTO && r->spec->train.virtual_ranks > 0, AT_KEY, "train.virtual_ranks",
+         "'train.virtual_ranks' does not go with kto, whose KL is a mean over the micro-batches of all ranks at a "
+         "time; hint: another loss, or no virtual ranks"},
+    };
+    apply_key_rules(r, rules, COUNT_OF(rules));
+    if (rewards) {
+        p->loss = PREFERENCE_REWARD;
+        p->beta = 1;
+    }
+    if (p->loss != PREFERENCE_NONE) check_preference_readers(r, p->loss);
 }
 
 static void check_comms_logger(const struct rules *r)
@@ -592,6 +680,8 @@ void spec_apply_rules(struct spec_context *ctx, struct spec_full *full, const st
     check_offload(&rules);
     check_recompute(&rules);
     check_evaluations(&rules);
+    check_preference(&rules);
+    check_distill(&rules);
     check_comms_logger(&rules);
     check_shards(&rules, "data.train", &full->spec.data.train);
     check_shards(&rules, "data.validation", &full->spec.data.validation);

@@ -71,12 +71,20 @@
 #define OFFLOAD CHOICE(NAME("none", OFFLOAD_NONE), NAME("cpu", OFFLOAD_CPU), NAME("nvme", OFFLOAD_NVME))
 #define METRIC                                                                                                      \
     CHOICE(NAME("eval_loss", EVAL_METRIC_LOSS), NAME("accuracy", EVAL_METRIC_ACCURACY), NAME("f1", EVAL_METRIC_F1), \
-           OTHER_NAME("loss", "eval_loss"), OTHER_NAME("eval_accuracy", "accuracy"), OTHER_NAME("eval_f1", "f1"))
+           NAME("rewards/accuracies", EVAL_METRIC_REWARDS),                                                         \
+           OTHER_NAME("eval_rewards/accuracies", "rewards/accuracies"), OTHER_NAME("loss", "eval_loss"),            \
+           OTHER_NAME("eval_accuracy", "accuracy"), OTHER_NAME("eval_f1", "f1"))
 #define SWITCH CHOICE(NAME("auto", SPEC_AUTO), NAME("true", SPEC_ON), NAME("false", SPEC_OFF))
 
 #define RECOMPUTE_CHOICE(name, word) {word, RECOMPUTE_##name, VERDICT_USED, NULL},
 static const struct spec_choice recompute_choices[] = {
     RECOMPUTE_LIST(RECOMPUTE_CHOICE){0},
+};
+
+#define PREFERENCE_CHOICE(name, word) {word, PREFERENCE_##name, VERDICT_USED, NULL},
+static const struct spec_choice preference_choices[] = {
+    PREFERENCE_LOSS_LIST(PREFERENCE_CHOICE) OTHER_NAME("dpo", "sigmoid"),
+    {0},
 };
 
 /* Lower case is accepted as well, as in DeepSpeed. Adam becomes AdamW unless adam_w_mode is false. */
@@ -137,9 +145,12 @@ const struct spec_key spec_keys[] = {
           "checkpoint and export, where `ztrain sample --prompt` reads them; default: the folder of model.pretrained, "
           "or of model.config if that names one")},
     {USED("model.task",
-          CHOICE(NAME("causal_lm", TASK_CAUSAL_LM), NAME("sequence_classification", TASK_SEQUENCE_CLASSIFICATION)),
+          CHOICE(NAME("causal_lm", TASK_CAUSAL_LM), NAME("sequence_classification", TASK_SEQUENCE_CLASSIFICATION),
+                 NAME("reward", TASK_REWARD)),
           spec.model.task, "causal_lm", ERROR,
-          "causal_lm: predict the next token; sequence_classification: predict the label of each document; the head is "
+          "causal_lm: predict the next token; reward: give the chosen answer of each pair a higher reward than the "
+          "rejected "
+          "one (docs/preferences.md); sequence_classification: predict the label of each document; the head is "
           "that of transformers' …ForSequenceClassification, the labels come from ztrain-tokenize --label, and "
           "data.packing must be false")},
     {USED("model.num_labels", INT(2, 1 << 20), spec.model.num_labels, NULL, ERROR,
@@ -900,6 +911,34 @@ const struct spec_key spec_keys[] = {
     {REFUSED("pipeline", FOREIGN, NULL, "there is no pipeline parallelism; hint: use zero_optimization stage 3")},
     {REFUSED("tensor_parallel", FOREIGN, NULL, "there is no tensor parallelism; hint: use zero_optimization stage 3")},
     {REFUSED("expert_parallel", FOREIGN, NULL, "ztrain has it under another name; hint: moe.expert_parallel_size")},
+    {SECTION("preference", "training on pairs of answers, or on answers with a label (docs/preferences.md)")},
+    {USED("preference.loss", ONE_OF(preference_choices), spec.preference.loss, "none", ERROR,
+          "the loss, by TRL's names; kto takes answers with a label, the others pairs")},
+    {USED("preference.beta", REAL(0, 1e6), spec.preference.beta, "0.1", NOTICE,
+          "how strongly the reference holds the model; of orpo the weight of the odds"),
+     .flags = KEY_ABOVE_MIN},
+    {USED("preference.label_smoothing", REAL(0, 1), spec.preference.label_smoothing, "0", NOTICE,
+          "this share of the pairs counts as labelled the wrong way round; of sigmoid, robust and simpo")},
+    {USED("preference.gamma", REAL(0, 1e6), spec.preference.gamma, "0.5", NOTICE, "the margin of simpo")},
+    {USED("preference.rpo_alpha", REAL(0, 1e6), spec.preference.rpo_alpha, "0", NOTICE,
+          "the factor of the chosen answers' cross-entropy, which is added to the loss")},
+    {USED("preference.desirable_weight", REAL(0, 1e6), spec.preference.desirable_weight, "1", NOTICE,
+          "the weight of desirable answers in kto")},
+    {USED("preference.undesirable_weight", REAL(0, 1e6), spec.preference.undesirable_weight, "1", NOTICE,
+          "the same of undesirable ones")},
+    {USED(
+        "preference.reference", PLACE, spec.preference.reference, NULL, NOTICE,
+        "whose log-probabilities answers are compared with: a file of ztrain score, a folder, adapter-off (the base of "
+        "an adapter), or none; a folder is a model, a checkpoint or a run, and is scored before the first step; "
+        "default: adapter-off with peft, else the model that training starts from; simpo and orpo have none")},
+    {SECTION("distill", "a teacher's log-probabilities as a part of the loss (docs/preferences.md)")},
+    {USED("distill.logps", PLACE, spec.transformer.distill.logps, NULL, NOTICE,
+          "a file of ztrain score --top-k on data.train: what the teacher expects after each token")},
+    {USED("distill.temperature", REAL(0, 1e3), spec.transformer.distill.temperature, "1", NOTICE,
+          "of both distributions: above 1 it shows what the teacher holds for less probable"),
+     .flags = KEY_ABOVE_MIN},
+    {USED("distill.alpha", REAL(0, 1), spec.transformer.distill.alpha, "0.5", NOTICE,
+          "the weight of T² · KL(teacher || student) in the loss; 1 - alpha is that of the cross-entropy")},
     {SECTION("moe", "mixtures of experts")},
     {USED("moe.expert_parallel_size", INT(1, MAX_COUNT), spec.expert_parallel_size, "1", NOTICE,
           "ranks that have all experts between them, each a part; it divides the number of ranks and that of experts; "

@@ -154,9 +154,10 @@ enum status spec_load(const char *path, const char *deepspeed, const char *const
     return load_sources(path, NULL, deepspeed, overrides, num_overrides, spec, report);
 }
 
-enum status spec_load_text(const char *path, const char *text, struct run_spec **spec, struct spec_report *report)
+enum status spec_load_text(const char *path, const char *text, const char *const *overrides, int num_overrides,
+                           struct run_spec **spec, struct spec_report *report)
 {
-    return load_sources(path, text, NULL, NULL, 0, spec, report);
+    return load_sources(path, text, NULL, overrides, num_overrides, spec, report);
 }
 
 void spec_report_release(struct spec_report *report)

@@ -19,7 +19,7 @@
 #define BEST "`ztrain export RUN --best` takes the best checkpoint"
 #define PACKING "first_fit, with data.document_mask: true, packs whole documents that do not see each other"
 #define SERVICE "nothing is sent to a service while training; ztrain-wandb RUN sends a run's folder"
-#define PREFERENCES "the model is fine-tuned on the text: there is no preference or reward training"
+#define PREFERENCES "preference.loss has DPO, KTO and their relatives, model.task reward models (docs/preferences.md)"
 
 const struct spec_foreign_name spec_foreign_names[] = {
     /* length of the run */

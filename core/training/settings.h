@@ -5,7 +5,13 @@
 #include "core/dtype.h"
 #include "core/string_list.h"
 
-/* ---- the transformer ----------------------------------------------------- */
+/* `distill`: a teacher's expectations are a part of the loss, (1 - alpha) · cross-entropy + alpha · T² · KL. */
+struct distill_settings {
+    const char *logps; /* a file of ztrain score --top-k; NULL: there is no teacher */
+    double temperature, alpha;
+};
+
+/* ---- recomputation ------------------------------------------------------- */
 
 /* How much of a block's activations is computed again in backward instead of being kept since forward. Each policy
  * includes those before it. The bits are the same under every policy, except where a GPU computes SwiGLU inside a
@@ -36,11 +42,63 @@ static inline const char *recompute_name(enum recompute policy)
     return names[policy];
 }
 
+/* ---- preferences --------------------------------------------------------- */
+
+#define PREFERENCE_LOSS_LIST(X) \
+    X(NONE, "none")             \
+    X(SIGMOID, "sigmoid")       \
+    X(IPO, "ipo")               \
+    X(HINGE, "hinge")           \
+    X(ROBUST, "robust")         \
+    X(SIMPO, "simpo")           \
+    X(ORPO, "orpo")             \
+    X(KTO, "kto")               \
+    X(APO_ZERO, "apo_zero")     \
+    X(APO_DOWN, "apo_down")     \
+    X(REWARD, "reward") /* of model.task reward: sigmoid of the answers' rewards */
+
+#define PREFERENCE_ENTRY(name, word) PREFERENCE_##name,
+enum preference_loss { PREFERENCE_LOSS_LIST(PREFERENCE_ENTRY) PREFERENCE_LOSS_COUNT };
+#undef PREFERENCE_ENTRY
+
+static inline const char *preference_name(enum preference_loss loss)
+{
+#define PREFERENCE_NAME(name, word) word,
+    static const char *const names[PREFERENCE_LOSS_COUNT] = {PREFERENCE_LOSS_LIST(PREFERENCE_NAME)};
+#undef PREFERENCE_NAME
+    return names[loss];
+}
+
+/* What metrics say of them, means over samples. */
+#define PREFERENCE_VALUE_LIST(X)                \
+    X(REWARDS_CHOSEN, "rewards/chosen")         \
+    X(REWARDS_REJECTED, "rewards/rejected")     \
+    X(REWARDS_ACCURACIES, "rewards/accuracies") \
+    X(REWARDS_MARGINS, "rewards/margins")       \
+    X(LOGPS_CHOSEN, "logps/chosen")             \
+    X(LOGPS_REJECTED, "logps/rejected")         \
+    X(KL, "kl")
+
+#define PREFERENCE_VALUE_ENTRY(name, word) PREFERENCE_##name,
+enum preference_value { PREFERENCE_VALUE_LIST(PREFERENCE_VALUE_ENTRY) PREFERENCE_VALUES };
+#undef PREFERENCE_VALUE_ENTRY
+
+/* `preference`: samples are pairs of a chosen and a rejected document or, for KTO, documents with a label. */
+struct preference_settings {
+    enum preference_loss loss; /* NONE: samples are text */
+    double beta, label_smoothing, gamma, rpo_alpha;
+    double desirable_weight, undesirable_weight;
+    const char *reference; /* NULL: none */
+};
+
+/* ---- the transformer ----------------------------------------------------- */
+
 struct transformer_settings {
     enum recompute recompute; /* activation_checkpointing.policy: the activations that backward computes again */
     bool deterministic;       /* false: the backward pass of a GPU's attention may add in any order */
     double label_smoothing;   /* of the loss, in training and evaluation; 0: none */
-    enum dtype logits_dtype;  /* DTYPE_F32 or that of parameters (DTYPE_COUNT); the loss is computed in fp32 */
+    struct distill_settings distill;
+    enum dtype logits_dtype; /* DTYPE_F32 or that of parameters (DTYPE_COUNT); the loss is computed in fp32 */
 };
 
 /* ---- the base and an adapter on it --------------------------------------- */

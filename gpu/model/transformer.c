@@ -38,10 +38,18 @@ void transformer_load(struct transformer *t, int number, struct batch *batch, st
                    packed);
         ASSERT(!input->types || batch->types || !batch->tokens); /* a plan has no data */
         if (input->types) load_array(t, input->types, batch->types, bytes, stream, packed);
+        const size_t taught = bytes * (size_t)t->config.teacher_tokens;
+        if (input->teacher_ids && batch->teacher_ids) {
+            load_array(t, input->teacher_ids, batch->teacher_ids, taught, stream, packed);
+            load_array(t, input->teacher_logps, batch->teacher_logps, taught, stream, packed);
+        }
         if (input->numbers && batch->numbers)
             load_array(t, input->numbers, batch->numbers, M * sizeof *input->numbers, stream, packed);
     }
     batch->numbers = batch->numbers || !batch->tokens ? input->numbers : NULL; /* a plan has no data */
+    const bool taught = batch->teacher_ids || !batch->tokens;                  /* the same */
+    batch->teacher_ids = taught ? input->teacher_ids : NULL;
+    batch->teacher_logps = taught ? input->teacher_logps : NULL;
     batch->tokens = input->tokens;
     batch->types = input->types;
     batch->targets = input->targets;
@@ -118,6 +126,8 @@ static void pass_of_job(struct pass *pass, const struct train_job *job, struct s
                           .training = true,
                           .factor = job->factor,
                           .loss_sum = job->loss_sum,
+                          .sequences = job->sequences,
+                          .host_batch = job->batch,
                           .expert_sums = job->expert_sums};
     ASSERT(job->transformer->config.training);
     pass_start(pass, job->batch);
@@ -144,7 +154,8 @@ enum status transformer_train(const struct train_job *jobs, int count, struct st
 }
 
 enum status transformer_evaluate(struct transformer *t, const struct batch *batch, const struct param_verbs *verbs,
-                                 struct stream *stream, double *loss_sum, float *logits, struct error *err)
+                                 struct stream *stream, double *loss_sum, float *logits, const struct row_results *rows,
+                                 struct error *err)
 {
     struct pass pass = {.transformer = t,
                         .verbs = verbs,
@@ -152,7 +163,8 @@ enum status transformer_evaluate(struct transformer *t, const struct batch *batc
                         .err = err,
                         .loss_sum = loss_sum,
                         .host_targets = batch->targets,
-                        .host_logits = logits};
+                        .host_logits = logits,
+                        .rows = rows};
     struct span whole = phase_begin(stream, PHASE_EVALUATION, UNIT_NONE);
     pass_start(&pass, batch);
     TRY(body_forward(&pass, 1, PASS_EVALUATION));

@@ -26,11 +26,13 @@ struct transformer_config {
     struct dropout_rates dropout; /* in training */
     double lora_dropout;          /* the same, of the inputs of adapters */
     uint64_t dropout_seed;
-    int expert_parallel; /* ranks that have all experts between them, each a part; 0: 1 */
-    int expert_part;     /* which of the parts this rank has */
-    bool estimates;      /* the device computes nothing, and tells how long it would */
-    double aux_share;    /* 1 / the micro-batches of a step over all ranks: the losses of routers are their mean */
-    int64_t logit_chunk; /* rows of logits that exist at a time; 0: chosen (transformer_layout.c) */
+    int expert_parallel;    /* ranks that have all experts between them, each a part; 0: 1 */
+    int expert_part;        /* which of the parts this rank has */
+    bool estimates;         /* the device computes nothing, and tells how long it would */
+    double aux_share;       /* 1 / the micro-batches of a step over all ranks: the losses of routers are their mean */
+    int64_t teacher_tokens; /* K of a teacher, in training; 0: there is none */
+    bool sequences;         /* the loss is one of sequences (struct sequence_loss); evaluation may give those of rows */
+    int64_t logit_chunk;    /* rows of logits that exist at a time; 0: chosen (transformer_layout.c) */
 };
 
 struct transformer;
@@ -81,13 +83,23 @@ struct loss_factor {
     const float *step, *scaler;
 };
 
+/* A loss of sequences in place of the sum of targets' losses: the head passes over all rows, weigh() turns their losses
+ * into the gradients by them, and the head passes over the rows again. Collective; called without tokens, too. */
+struct sequence_loss {
+    float *row_losses; /* host (max_tokens): -log p of the targets, 0 without one */
+    float *row_scale;  /* host (max_tokens): weigh() writes it */
+    enum status (*weigh)(void *context, const struct batch *batch, struct error *err);
+    void *context;
+};
+
 /* A micro-batch to train on; the pointers are borrowed. */
 struct train_job {
     struct transformer *transformer;
     const struct batch *batch; /* one that is not loaded is loaded as input 0 */
     struct loss_factor factor;
     const struct param_verbs *verbs;
-    double *loss_sum; /* device scalar: += the sum of the losses of its targets */
+    double *loss_sum;                      /* device scalar: += the sum of the losses of its targets */
+    const struct sequence_loss *sequences; /* with config.sequences, which leaves *loss_sum undefined; else NULL */
     /* with experts: device (1 + E), += this micro-batch's part of the mean auxiliary loss, and of each expert's number
      * of tokens in all layers; NULL: not */
     double *expert_sums;
@@ -105,12 +117,24 @@ enum status transformer_train(const struct train_job *jobs, int count, struct st
  * config.graphs_by_block, and while the stream is captured as a whole. */
 void transformer_replay(struct transformer *transformer, bool on);
 
+/* What an evaluation gives of each row besides the sum of losses: host memory, or NULL. */
+struct row_results {
+    float *losses; /* (num_tokens), with config.sequences, valid after stream_sync() */
+    /* the head's products, logits before scale and cap, in fp32: those of some rows at a time, ld apart, for take() */
+    float *logits; /* (transformer_logit_rows(), transformer_ld_logits()) */
+    enum status (*take)(void *context, int64_t first, int64_t rows, struct error *err);
+    void *context;
+};
+int64_t transformer_logit_rows(const struct transformer *transformer);
+int64_t transformer_ld_logits(const struct transformer *transformer);
+
 /* Forward only: *loss_sum (device scalar) += the sum of the losses. logits: NULL, or host memory (num_targets, classes)
  * for the logits (in DTYPE_F32) of the rows with a target in their order, valid after stream_sync(); the batch's arrays
- * are then those of the stream, not of transformer_load(). classes: the model's labels, or its vocabulary. */
+ * are then those of the stream, not of transformer_load(). classes: the model's labels, or its vocabulary. rows: may be
+ * NULL. */
 enum status transformer_evaluate(struct transformer *transformer, const struct batch *batch,
                                  const struct param_verbs *verbs, struct stream *stream, double *loss_sum,
-                                 float *logits, struct error *err);
+                                 float *logits, const struct row_results *rows, struct error *err);
 
 /* What a sequence that is being generated has (generate.h): keys and values; where layers have a delta rule, the last
  * inputs of their convolutions and their states, zeros before the first token. */

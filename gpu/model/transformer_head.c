@@ -7,6 +7,9 @@
  *     final_norm rows ─► logits ─► loss, dlogits in place ─► gradient of the head's matrix (adds up over chunks)
  *                                                       └──► gradient of the rows, over final_norm's rows
  *
+ * With a loss of sequences the chunks go forward twice: their logits come again once the rows' factors are known. A
+ * micro-batch of one chunk keeps its logits.
+ *
  * A tied head's matrix is the token embedding of unit 0, acquired with the head, which writes its gradient first.
  *
  * With norms after the residual (BERT) there is no final norm: final_norm is the last block's output, and the gradient
@@ -106,14 +109,12 @@ static void head_pooler_bwd(const struct pass *pass, const struct unit *unit, in
                         linear_bwd_input_args(t, unit, LINEAR_POOLER, rows, dx, t->kept, NULL), false);
 }
 
-/* Computes the logits of rows [first, first + rows) and their loss; with `gradient`, writes dlogits over them. Returns
- * the input of the head's matrix. */
-static const void *head_chunk_forward(const struct pass *pass, const struct head_units *units, int64_t first,
-                                      int64_t rows, bool gradient)
+/* The loss of rows [first, first + rows), from their logits; with `gradient`, writes dlogits over them. */
+static void head_chunk_loss(const struct pass *pass, int64_t first, int64_t rows, bool gradient)
 {
     const struct transformer *t = pass->transformer;
-    const void *x = head_pooler_forward(pass, &units->norm, first, rows);
-    head_logits(pass, &units->norm, units->matrix, first, rows, x);
+    const int64_t K = t->config.teacher_tokens;
+    const bool taught = pass->training && pass->batch.teacher_ids;
     struct cross_entropy_args loss = {
         .dtype = t->dtype,
         .logits_dtype = t->logits_dtype,
@@ -129,11 +130,30 @@ static const void *head_chunk_forward(const struct pass *pass, const struct head
         .softcap = (float)t->config.desc->logit_softcap,
         .scale = pass->factor.value,
         .smoothing = (float)t->config.settings.label_smoothing,
+        .linear = t->classes == 1, /* a reward */
+        .K = taught ? K : 0,
+        .teacher_ids = taught ? pass->batch.teacher_ids + first * K : NULL,
+        .teacher_logps = taught ? pass->batch.teacher_logps + first * K : NULL,
+        .temperature = (float)t->config.settings.distill.temperature,
+        .alpha = (float)t->config.settings.distill.alpha,
+        .row_scale = gradient && pass->sequences ? t->row_scale + first : NULL,
+        .row_losses = t->row_losses && !gradient ? t->row_losses + first : NULL,
         .step_scale = pass->factor.step,
         .loss_scale = pass->factor.scaler,
         .loss_sum = pass->loss_sum,
     };
     t->device->ops->cross_entropy(pass->stream, &loss);
+}
+
+/* Computes the logits of rows [first, first + rows) and their loss, as head_chunk_loss(). Returns the input of the
+ * head's matrix. */
+static const void *head_chunk_forward(const struct pass *pass, const struct head_units *units, int64_t first,
+                                      int64_t rows, bool gradient)
+{
+    const void *x = head_pooler_forward(pass, &units->norm, first, rows);
+    const bool kept = gradient && pass->sequences && pass->M <= pass->transformer->chunk;
+    if (!kept) head_logits(pass, &units->norm, units->matrix, first, rows, x);
+    head_chunk_loss(pass, first, rows, gradient);
     return x;
 }
 
@@ -162,6 +182,25 @@ static void head_copy_logits(const struct pass *pass, int64_t first, int64_t row
                         (const float *)t->logits + row * t->ld_logits, (size_t)t->classes * sizeof(float));
 }
 
+int64_t transformer_logit_rows(const struct transformer *t)
+{
+    return t->chunk;
+}
+
+int64_t transformer_ld_logits(const struct transformer *t)
+{
+    return t->ld_logits;
+}
+
+static enum status head_give_logits(const struct pass *pass, int64_t first, int64_t rows)
+{
+    const struct transformer *t = pass->transformer;
+    ASSERT(t->logits_dtype == DTYPE_F32);
+    stream_copy(pass->stream, pass->rows->logits, t->logits, (size_t)(rows * t->ld_logits) * sizeof(float));
+    stream_sync(pass->stream);
+    return pass->rows->take(pass->rows->context, first, rows, pass->err);
+}
+
 enum status head_evaluate(const struct pass *pass)
 {
     struct head_units units;
@@ -172,7 +211,10 @@ enum status head_evaluate(const struct pass *pass)
     for (int64_t first = 0; first < pass->M; first += pass->transformer->chunk) {
         head_chunk_forward(pass, &units, first, head_chunk_rows(pass, first), false);
         if (pass->host_logits) head_copy_logits(pass, first, head_chunk_rows(pass, first), &copied);
+        if (pass->rows && pass->rows->logits) TRY(head_give_logits(pass, first, head_chunk_rows(pass, first)));
     }
+    if (pass->rows && pass->rows->losses)
+        stream_copy(pass->stream, pass->rows->losses, pass->transformer->row_losses, (size_t)pass->M * sizeof(float));
     head_release(pass, &units);
     return STATUS_OK;
 }
@@ -189,6 +231,21 @@ enum status head_next(const struct pass *pass, void *logits)
     return STATUS_OK;
 }
 
+/* With a loss of sequences: the factors of the rows. */
+static enum status head_weigh(const struct pass *pass, const struct head_units *units)
+{
+    const struct transformer *t = pass->transformer;
+    const struct sequence_loss *sequences = pass->sequences;
+    const size_t bytes = (size_t)pass->M * sizeof(float);
+    for (int64_t first = 0; first < pass->M; first += t->chunk)
+        head_chunk_forward(pass, units, first, head_chunk_rows(pass, first), false);
+    stream_copy(pass->stream, sequences->row_losses, t->row_losses, bytes);
+    stream_sync(pass->stream);
+    TRY(sequences->weigh(sequences->context, pass->host_batch, pass->err));
+    stream_copy(pass->stream, t->row_scale, sequences->row_scale, bytes);
+    return STATUS_OK;
+}
+
 enum status head_train(const struct pass *pass)
 {
     struct transformer *t = pass->transformer;
@@ -199,6 +256,7 @@ enum status head_train(const struct pass *pass)
     TRY(unit_grads(pass, &units.norm));
     if (units.matrix != &units.norm) TRY(unit_grads(pass, units.matrix));
     if (pass->M > 0) head_norm_forward(pass, &units.norm);
+    if (pass->sequences) TRY(head_weigh(pass, &units));
     span_end(&span);
     for (int64_t first = 0; first < pass->M; first += t->chunk) {
         int64_t rows = head_chunk_rows(pass, first);

@@ -347,6 +347,9 @@ static size_t place_inputs(const struct transformer *t, char *memory)
         input->positions = place_array(memory, &used, ids);
         input->types = t->config.desc->num_types ? place_array(memory, &used, ids) : NULL;
         input->numbers = transformer_drops(t) ? place_array(memory, &used, M * sizeof *input->numbers) : NULL;
+        const size_t taught = ids * (size_t)t->config.teacher_tokens;
+        input->teacher_ids = taught ? place_array(memory, &used, taught) : NULL;
+        input->teacher_logps = taught ? place_array(memory, &used, taught) : NULL;
         input->seq_start = place_array(memory, &used, ((size_t)t->config.batch.max_seqs + 1) * sizeof(int32_t));
     }
     return used;
@@ -390,6 +393,8 @@ void transformer_layout(struct transformer *t, struct arena *arena)
     t->final_rstd = t->post_norm ? NULL : layout_take_f32(arena, M, 1);
     size_t logit_bytes = (size_t)t->chunk * (size_t)t->ld_logits * dtype_size(t->logits_dtype);
     t->logits = arena_take(arena, MEM_ACTIVATIONS, logit_bytes);
+    t->row_losses = config->sequences ? layout_take_f32(arena, M, 1) : NULL;
+    t->row_scale = config->sequences ? layout_take_f32(arena, M, 1) : NULL;
     layout_encoder(t, arena);
     layout_inputs(t, arena, widths.kv);
     layout_routers(t, arena);

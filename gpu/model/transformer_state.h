@@ -112,8 +112,10 @@ struct rope_table {
 /* A micro-batch on the device. (max_tokens) each; seq_start: (max_seqs + 1). */
 struct input {
     int32_t *tokens, *targets, *positions, *seq_start;
-    int32_t *types;    /* if the model has types, else NULL */
-    uint64_t *numbers; /* with dropout, else NULL */
+    int32_t *types;       /* if the model has types, else NULL */
+    uint64_t *numbers;    /* with dropout, else NULL */
+    int32_t *teacher_ids; /* (max_tokens, K), as the next; NULL: no teacher */
+    float *teacher_logps;
 };
 
 struct transformer {
@@ -181,9 +183,10 @@ struct transformer {
     void *kept;   /* dt (chunk, C) the same after dropout; backward: gradients */
     void *logits; /* logits_dtype (chunk, ld_logits); their gradients are written over them */
     int64_t chunk, ld_logits;
-    int64_t most_lora_rank;   /* of the adapters of a matrix together */
-    void *lora_xa, *lora_dxa; /* dt (M, most_lora_rank), or (M · k, r) of experts; lora_dxa: training only */
-    void *lora_x;             /* dt (M, K) the input of an adapter after dropout, where there is such */
+    float *row_losses, *row_scale; /* (M) with config.sequences, else NULL */
+    int64_t most_lora_rank;        /* of the adapters of a matrix together */
+    void *lora_xa, *lora_dxa;      /* dt (M, most_lora_rank), or (M · k, r) of experts; lora_dxa: training only */
+    void *lora_x;                  /* dt (M, K) the input of an adapter after dropout, where there is such */
     struct rope_table rope, local_rope;
     struct rope_table query_rope; /* rope times what queries are multiplied by, if that is not 1 everywhere */
     struct input *inputs;         /* [num_inputs] owned; their arrays lie in the arena, in one piece */

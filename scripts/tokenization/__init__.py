@@ -8,6 +8,7 @@
     encode     a batch -> tokens, masks or labels, training or validation
     tokenizer      text -> tokens
     conversations  a row -> messages
+    preferences    a row -> a prompt and its answers
     chat_template  messages -> text, and which parts of it are learned from
     shards     tokens -> PREFIX.bin, PREFIX.idx and what lies beside them
     progress   the bar, and the summary at the end

@@ -212,6 +212,8 @@ class ChatTemplate:
         said, with the token that ends its turn; and what the text lacks (Rendering.lost)."""
         self.now = datetime.datetime.now()
         found = Rendering(self, conversation)
+        if not found.apart:
+            raise ChatError("the chat template changes what its loops have written, so that nobody can tell who says what" + HINT)
         if self.marked[self.choose(conversation.beside["tools"])]:
             spans = found.blocks()
         else:
@@ -219,11 +221,20 @@ class ChatTemplate:
                      if message["role"] == "assistant" and i not in conversation.muted]
         return found.text, sorted((start, end) for start, end in spans if end > start), found.lost()
 
+    def render_answers(self, conversations, count):
+        """The text of the `count` messages with which all these conversations begin, and of what makes a model answer; the text
+        of each conversation; what one of them lacks."""
+        self.now = datetime.datetime.now()
+        found = [Rendering(self, conversation) for conversation in conversations]
+        return found[0].run(found[0].messages[:count], True), [one.text for one in found], next(
+            filter(None, (one.lost() for one in found)), None)
+
 
 class Rendering:
     """A text, and from which message each part of it comes.
 
-    parts: [(start, end, number of the message or None, whether a generation block wrote it)], in order, of the whole text"""
+    parts: [(start, end, number of the message or None, whether a generation block wrote it)], in order, of the whole text
+    apart: whether the parts are known; otherwise there is one, of no message"""
 
     def __init__(self, template, conversation):
         self.template, self.messages, self.muted = template, conversation.messages, conversation.muted
@@ -234,8 +245,9 @@ class Rendering:
         for text, number, block in zip(pieces[::3], pieces[1::3] + [""], pieces[2::3] + [""]):
             self.parts.append((position, position + len(text), owner, inside))
             position, owner, inside = position + len(text), int(number) if number else None, bool(block)
-        if "".join(pieces[::3]) != self.text:
-            raise ChatError("the chat template changes what its loops have written, so that nobody can tell who says what" + HINT)
+        self.apart = "".join(pieces[::3]) == self.text
+        if not self.apart:
+            self.parts = [(0, len(self.text), None, False)]
         self.seen = {owner for start, end, owner, _ in self.parts if owner is not None and self.text[start:end].strip()}
 
     def run(self, messages, prompt):

@@ -28,7 +28,9 @@ def form_of(row):
 
 
 def option_for(row):
-    """The option of tokenize.py for the conversation that a row has, or None."""
+    """The option of tokenize.py for the conversation or the pair of answers that a row has, or None."""
+    if "chosen" in row and "rejected" in row:
+        return "--preference"
     names = form_of(row)
     if names == ("prompt", "completion") and not is_messages(row["completion"]):
         return "--completion prompt,completion"

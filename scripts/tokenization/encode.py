@@ -8,8 +8,9 @@ import json
 import sys
 
 from .chat_template import ChatTemplate
-from .conversations import ChatError, Conversation
+from .conversations import BESIDE, ChatError, Conversation
 from .errors import DATA, Failure, USAGE, hint_to_install, printable
+from .preferences import ANOTHER_PROMPT, DROPPED, EMPTY, EQUAL, MERGED, Dropped, names_of, read_example
 from .tokenizer import find_folder, open_tokenizer, typecode
 
 MAX_DOCUMENT = 2**31 - 1  # tokens; the index has 32 bits for it
@@ -56,6 +57,37 @@ def load_chat_template(folder, special_texts, option):
 def is_conversation(item):
     """Whether an item is what inputs.conversation() makes, not a pair of completion_documents."""
     return item.startswith(b"{")
+
+
+def common_length(one, other):
+    """How many tokens two arrays begin with that are the same."""
+    shorter = min(len(one), len(other))
+    if one[:shorter] == other[:shorter]:
+        return shorter
+    return next(i for i in range(shorter) if one[i] != other[i])
+
+
+class Parts:
+    """What a batch adds to the shards of training (0) and validation (1): each side's tokens, lengths of documents, bytes
+    beside the tokens, and labels, as Shard.add() takes them."""
+
+    def __init__(self, typecode):
+        self.typecode = typecode
+        self.sides = [(array.array(typecode), array.array("i"), bytearray(), []) for _ in range(2)]
+
+    def add(self, side, ids, beside, label=None):
+        tokens, lengths, more, labels = self.sides[side]
+        tokens.extend(ids if isinstance(ids, array.array) and ids.typecode == self.typecode else array.array(self.typecode, ids))
+        lengths.append(len(ids))
+        more.extend(beside or b"")
+        if label is not None:
+            labels.append(label)
+
+    def take(self):
+        for tokens, *_ in self.sides:
+            if sys.byteorder == "big":
+                tokens.byteswap()
+        return [(tokens.tobytes(), lengths, bytes(beside), labels) for tokens, lengths, beside, labels in self.sides]
 
 
 class Encoder:
@@ -151,7 +183,7 @@ class Encoder:
 
     def encode_labels(self, items):
         """What encode() gives, for rows with labels: the third part has the segments, a fourth the labels."""
-        parts = [(array.array(self.typecode), array.array("i"), bytearray(), []) for _ in range(2)]
+        parts = Parts(self.typecode)
         counts, sample, rows = collections.Counter(), None, [json.loads(item) for item in items]
         texts = [row[1:] for row in rows]
         found = self.tokenizer.encode_labelled(texts, self.add_special, self.max_length)
@@ -163,15 +195,87 @@ class Encoder:
                 raise Failure(DATA, f"a document of {len(ids):,} tokens is too long; hint: --max-length")
             counts["truncated"] += cut
             sample = sample or (label, "the second text" if len(text) == 2 else None, self.parts(ids, types))
-            tokens, lengths, segments, labels = parts[self.side(json.dumps(text).encode())]
-            tokens.extend(array.array(self.typecode, ids))
-            lengths.append(len(ids))
-            segments.extend(types)
-            labels.append(label)
-        for tokens, *_ in parts:
-            if sys.byteorder == "big":
-                tokens.byteswap()
-        return [(tokens.tobytes(), lengths, bytes(types), labels) for tokens, lengths, types, labels in parts], counts, sample
+            parts.add(self.side(json.dumps(text).encode()), ids, types, label)
+        return parts.take(), counts, sample
+
+    def read_answers(self, item, counts):
+        """(whether a chat template rendered them, what decides the side, the prompt, the texts of the answers, which a chat
+        template renders behind the prompt) of what inputs.preference_documents() gives"""
+        row, place = item["row"], item["place"]
+        prompt, answers = read_example(row, item["form"])
+        key = json.dumps(prompt).encode()  # all answers to a prompt are on one side
+        if isinstance(prompt, str):
+            return False, key, prompt, answers
+        if self.template is None:
+            self.load_template("--preference with messages in the fields")
+        beside = {name: row[name] for name in (*BESIDE, "system") if name in row}
+        whole = [Conversation(("prompt", "answer"), {**beside, "prompt": prompt, "answer": answer}, self.template.takes_calls)
+                 for answer in answers]
+        prompt, texts, lost = self.template.render_answers(whole, len(whole[0].messages) - len(answers[0]))
+        if lost:
+            note(counts, LOST, f"{place}: {lost}")
+        return True, key, prompt, texts
+
+    def answers_of(self, items, counts):
+        """((item, whether a chat template rendered it, what decides the side), tokens of the prompt, tokens of the prompt with
+        each answer) of each item. Texts of prompts and answers are tokenized apart."""
+        found, pairs, texts = [], [], []
+        for item in map(json.loads, items):
+            counts["conversations"] += 1
+            try:
+                chat, key, prompt, answers = self.read_answers(item, counts)
+                found.append((item, chat, key))
+                if chat:
+                    texts += [text.encode("utf-8", "replace") for text in (prompt, *answers)]
+                else:
+                    pairs += [(prompt, answer) for answer in answers]
+            except Dropped as reason:
+                counts[f"{DROPPED}{reason}"] += 1
+            except ChatError as error:
+                note(counts, REFUSED, f"{item['place']}: {error}")
+            except RecursionError:
+                note(counts, REFUSED, f"{item['place']}: its values are nested too deeply")
+        rendered, apart = self.tokenizer.encode(texts), self.tokenizer.encode_pairs(pairs)
+        for one in found:
+            item, chat, _ = one
+            if chat:
+                yield one, next(rendered), [next(rendered) for _ in item["labels"]]
+                continue
+            answers, masks = zip(*[next(apart) for _ in item["labels"]])
+            yield one, answers[0][: masks[0].count(0)], answers
+
+    def marked(self, chat, prompt, answers, counts):
+        """[(tokens, mask)] of answers. An answer is what follows the tokens that the prompt has by itself. A token of a
+        conversation that has characters of both belongs to the answer, as in TRL."""
+        same = min(common_length(prompt, ids) for ids in answers)
+        if len(prompt) > 0 and same == 0:
+            raise Dropped(ANOTHER_PROMPT)
+        found = [self.completed(ids, bytes(same) + b"\1" * (len(ids) - same), True, chat) for ids in answers]
+        if any(cut for *_, cut in found):
+            raise Dropped(f"longer than {self.max_length:,} tokens")
+        if not all(any(mask) for _, mask, _ in found):
+            raise Dropped(EMPTY)
+        if len(found) == 2 and found[0][0] == found[1][0]:
+            raise Dropped(EQUAL)
+        counts[MERGED] += same < len(prompt)
+        return [(ids, mask) for ids, mask, _ in found]
+
+    def encode_preferences(self, items):
+        """What encode() gives, for pairs of answers and for answers with a label: a fourth part has the names of the labels."""
+        parts, counts, sample = Parts(self.typecode), collections.Counter(), None
+        for (item, chat, key), prompt, answers in self.answers_of(items, counts):
+            try:
+                documents = self.marked(chat, prompt, answers, counts)
+            except Dropped as reason:
+                counts[f"{DROPPED}{reason}"] += 1
+                continue
+            for (ids, mask), label in zip(documents, item["labels"]):
+                if len(ids) > MAX_DOCUMENT:
+                    raise Failure(DATA, f"a document of {len(ids):,} tokens is too long; hint: --max-length")
+                name = names_of(item["form"])[label]
+                parts.add(self.side(key), ids, mask, name)
+                sample = sample or (name, "what is learned from", self.parts(ids, mask))
+        return parts.take(), counts, sample
 
     def parts(self, ids, mask):
         """[(whether it is marked, text)] of the parts of a document."""
@@ -189,11 +293,13 @@ class Encoder:
         return 1 if int.from_bytes(digest, "little") < self.threshold else 0
 
     def encode(self, items):
-        """[(token bytes, document lengths, mask), the same for validation]; counts of documents; a sample (what show_sample
-        takes) or None"""
+        """[(token bytes, document lengths, mask, labels), the same for validation]; counts of documents; a sample (what
+        show_sample takes) or None"""
         if self.form == "label":
             return self.encode_labels(items)
-        parts = [(array.array(self.typecode), array.array("i"), bytearray()) for _ in range(2)]
+        if self.form == "preference":
+            return self.encode_preferences(items)
+        parts = Parts(self.typecode)
         counts, sample, replaced = collections.Counter(), None, self.tokenizer.replaced
         for key, ids, mask, ends in self.tokens_of(items, counts):
             if not ids:
@@ -208,14 +314,8 @@ class Encoder:
                 counts["dropped"] += 1
                 counts.update(role_names(key) if chat else [])
                 continue
-            tokens, lengths, masks = parts[self.side(key)]
-            tokens.extend(ids)
-            lengths.append(len(ids))
+            parts.add(self.side(key), ids, mask)
             if mask is not None:
-                masks.extend(mask)
                 sample = sample or (None, "what is learned from", self.parts(ids, mask))
-        for tokens, _, _ in parts:
-            if sys.byteorder == "big":
-                tokens.byteswap()
         counts["not UTF-8"] = self.tokenizer.replaced - replaced
-        return [(tokens.tobytes(), lengths, bytes(masks)) for tokens, lengths, masks in parts], counts, sample
+        return parts.take(), counts, sample

@@ -123,8 +123,13 @@ class Found:
         self.left_out = []  # paths in folders that are not data
         self.held_out = []  # paths in folders beside training data that say validation or test
         self.misnamed = []  # paths whose names promise another compression
+        self.answers = None  # what answers are labelled in preference data, and the place that told it
         self.cut = 0  # documents of text files
         self.marked = 0  # rows of .tsv files with a field between quotation marks
+
+    def paired(self):
+        """Whether two answers are a pair, whose documents stay together."""
+        return self.answers is not None and "chosen" in self.answers[0]
 
 
 def is_binary(path):

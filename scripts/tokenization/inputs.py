@@ -8,7 +8,7 @@ import json
 import math
 import shlex
 
-from . import conversations
+from . import conversations, preferences
 from .errors import DATA, Failure, USAGE, hint_to_install, interrupt, listed, shortened
 from .files import (LFS_POINTER, bare_name, compression_of, compression_of_name, import_for, kind_of, open_input, read_errors,
                     refuse_pointer)
@@ -219,13 +219,13 @@ def row_documents(rows, fields):
         yield b" ".join(texts) if any(texts) else b""  # a document of blanks only is left out
 
 
-def conversation(where, names, row, schema):
-    """What Encoder.read_conversation() takes, as JSON: {"row": {field: value}, "names": of the fields with messages, "place": …}.
-    schema: all rows have the same one, which may be where their nulls come from"""
+def conversation(where, names, row, schema, **more):
+    """What Encoder.read_conversation() takes, as JSON: {"row": {field: value}, "names": of the fields with messages, "place": …}
+    and what is in `more`. schema: all rows have the same one, which may be where their nulls come from"""
     found = {name: row[name] for name in (*names, *conversations.BESIDE, "system") if name in row}
     try:
         found = conversations.without_nulls(found) if schema else found
-        return json.dumps({"row": found, "names": names, "place": where},
+        return json.dumps({"row": found, "names": names, "place": where, **more},
                           default=functools.partial(field_text, where=where)).encode()
     except RecursionError:
         raise Failure(DATA, f"{where}: its values are nested too deeply")
@@ -261,13 +261,40 @@ def chat_documents(rows, field, schema):
         yield conversation(where, names, row, schema)
 
 
+def preference_documents(rows, args, kind, found):
+    """What conversation() gives for each row, with its form and the numbers of its answers' labels."""
+    fields = args.fields if args.fields_given else []
+    for where, row in rows:
+        check_row(where, row, fields, "--fields PROMPT,CHOSEN,REJECTED")
+        form = preferences.form_of(row, fields, args.label, args.chat_template)
+        if not form:
+            raise Failure(DATA, f"{where}: its columns are of no form of preference data; it has: {listed(row) or 'none'}; "
+                                "hint: --fields PROMPT,CHOSEN,REJECTED, or --fields PROMPT,COMPLETION --label COLUMN")
+        names = preferences.names_of(form)
+        found.answers, first = found.answers or (names, where), found.answers
+        if names != found.answers[0]:
+            raise Failure(DATA, f"{where} is of another form than {first[1]}: pairs and examples with a label cannot be in one shard")
+        labels = [1, 0]
+        if form["label"]:
+            check_row(where, row, [form["label"]], "--label NAME")
+            labels = [preferences.truth(row[form["label"]], f"{where}: the label '{form['label']}'")]
+        columns = preferences.columns_of(form)
+        values = {name: row[name] for name in (*columns, "system") if name in row}
+        if kind == "csv":  # messages are JSON there
+            values.update((name, talk) for name, talk in zip(values, map(preferences.talk_of, values.values()))
+                          if conversations.is_messages(talk))
+        texts = {name: clean(field_text(value, where)) for name, value in values.items()
+                 if value is not None and not isinstance(value, (list, dict))}
+        yield conversation(where, columns, {**row, **values, **texts}, kind == "table", form=form, labels=labels)
+
+
 def documents_of(file, path, args, found, advance):
     """The documents of an open file, in the form that the encoder takes (Encoder.read)."""
     kind = kind_of(path)
     if kind == "text":
         if args.form != "text":
-            raise Failure(USAGE, f"'{path}' is text; --chat-template, --completion and --label take .jsonl, .json, .csv, .tsv, "
-                                 ".parquet and .arrow")
+            raise Failure(USAGE, f"'{path}' is text; --chat-template, --completion, --preference and --label take .jsonl, "
+                                 ".json, .csv, .tsv, .parquet and .arrow")
         return text_documents(file, path, args.document)
     wanted = list(dict.fromkeys(args.fields + [args.label] * (args.form == "label"))) if args.form in ("text", "label") else None
     if kind == "csv":
@@ -276,6 +303,8 @@ def documents_of(file, path, args, found, advance):
         rows = json_rows(file, path) if kind == "jsonl" else table_rows(file, path, wanted, advance)
     if args.form == "chat":
         return chat_documents(rows, args.fields[0] if args.fields_given else None, kind == "table")
+    if args.form == "preference":
+        return preference_documents(rows, args, kind, found)
     if args.form == "completion":
         return completion_documents(rows, args.fields, kind == "table")
     return label_documents(rows, args.fields, args.label) if args.form == "label" else row_documents(rows, args.fields)

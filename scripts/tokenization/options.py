@@ -9,7 +9,7 @@ from .errors import USAGE
 DESCRIPTION = """\
 Turn text into token shards for ztrain: PREFIX.bin and PREFIX.idx (Megatron-LM's format), and, with --validation,
 PREFIX-validation.bin and .idx. Conversations and completions get a loss mask as well, PREFIX.mask, and documents with
---label their labels, PREFIX.labels."""
+--label their labels, PREFIX.labels. Pairs of answers for preference training get both."""
 
 DETAILS = """\
 inputs
@@ -53,6 +53,27 @@ conversations
   not empty.
   A sample is shown at the end, with what is learned from in green (or between ⟦ and ⟧).
 
+preferences
+  --preference is for DPO and its relatives: each row has a prompt, a chosen and a rejected answer. They become two neighbouring
+  documents, the prompt with the chosen answer and the prompt with the rejected one. For KTO each row has a prompt, a completion
+  and a label (true or false, 1 or 0), and becomes one document. The answer is learned from, with the token that ends it
+  (PREFIX.mask). PREFIX.labels has 1 for chosen or desirable documents and 0 for the others, PREFIX.labels.json these names.
+  The columns tell the form of the data:
+    prompt, chosen, rejected      texts, each tokenized by itself as --completion does; or lists of messages for the chat
+                                  template. The prompt is what both answers begin with, as TRL finds it, if it has no column.
+    prompt, completion, label     the same for KTO. A completion of messages has its prompt before the last one, if there is no
+                                  column for it.
+    messages, chosen, rejected    messages, and answers that are a message, a list of them or a text; "conversations" with "from"
+                                  and "value" are ShareGPT's. With label or kto_tag the last message is the answer.
+    question, chosen, rejected    texts that become turns of a conversation. So do instruction (with history before it and input
+                                  below it), input, chosen_response, rejected_response, and a prompt beside a "system" text; for
+                                  KTO completion, output or response with label or kto_tag.
+    prompt, answers               several answers with ranks: the best one is chosen, the worst rejected.
+  --fields PROMPT,CHOSEN,REJECTED or CHOSEN,REJECTED names other columns; for KTO --fields PROMPT,COMPLETION --label COLUMN.
+  --chat-template makes turns of texts in any form. "tools", "documents", "chat_template_kwargs" and a "system" text of an object
+  go to the template. A template's answer begins where the tokens that the prompt has by itself end, as in TRL. Pairs and
+  examples are dropped, and counted, if an answer is empty, both are equal or a document has more than --max-length tokens.
+
 labels
   --label COLUMN is for classification (model.task: sequence_classification): each row is a document with a label, and
   --fields names one text or a pair of texts (default: text); --label 1 --fields 2,3 are columns of a csv file without names.
@@ -64,7 +85,7 @@ labels
 
 special tokens
   --special auto   what the tokenizer itself adds to a text, and the end-of-text token after each document if that is not
-                   among it; with --chat-template nothing: the template has them (the default)
+                   among it; after a chat template nothing: the template has them (the default)
   --special none   nothing; bos, eos, both: the one that begins a text, the end-of-text token, or both, once
 
 tokenizers
@@ -79,7 +100,8 @@ tokenizers
 
 validation
   --validation 0.02 puts about 2 % of the documents into PREFIX-validation instead of PREFIX. A hash of its text decides
-  for each document, so every run decides alike, and equal documents are never on both sides.
+  for each document, so every run decides alike, and equal documents are never on both sides. With --preference it is a hash
+  of the prompt.
 
 examples
   ztrain-tokenize book.txt --output data/book --tokenizer byte --validation 0.05
@@ -87,6 +109,7 @@ examples
   ztrain-tokenize ag_news.csv --fields 2,3 --output data/news --tokenizer models/gpt2 --validation 0.02
   ztrain-tokenize chats.jsonl --chat-template --output data/chats --tokenizer models/llama-instruct
   ztrain-tokenize alpaca.json --completion instruction,input,output --output data/alpaca --tokenizer models/llama
+  ztrain-tokenize ultrafeedback.parquet --preference --output data/pairs --tokenizer models/llama-instruct --max-length 2048
   ztrain-tokenize mrpc.jsonl --label label --fields sentence1,sentence2 --output data/mrpc --tokenizer models/bert
   ztrain-tokenize part-*.jsonl.gz --fields text --output data/web --tokenizer models/llama --workers 16
 
@@ -120,11 +143,13 @@ def parse(arguments):
     parser.add_argument("--chat-template", action="store_true",
                         help="render messages with the tokenizer folder's chat template, and write a loss mask")
     parser.add_argument("--completion", metavar="LIST", help="fields: a prompt, maybe an input, and the completion to learn")
-    parser.add_argument("--label", metavar="COLUMN", help="the field with the label of each row, for classification")
+    parser.add_argument("--preference", action="store_true",
+                        help="pairs of a chosen and a rejected answer, or answers with a label (DPO, KTO and the like)")
+    parser.add_argument("--label", metavar="COLUMN", help="the field with the label of each row, for classification or KTO")
     parser.add_argument("--labels-from", metavar="PREFIX", help="number the labels as in this shard")
     parser.add_argument("--special", choices=("auto", "none", "bos", "eos", "both"), default="auto",
                         help="special tokens around each document (default: auto)")
-    parser.add_argument("--max-length", metavar="N", type=int, default=0, help="cut documents after N tokens")
+    parser.add_argument("--max-length", metavar="N", type=int, default=0, help="cut documents after N tokens (--preference: drop pairs of longer ones)")
     parser.add_argument("--document", choices=("line", "paragraph", "file"),
                         help="what one document of a text file is (default: paragraph)")
     parser.add_argument("--quoting", choices=("minimal", "none"),
@@ -138,11 +163,12 @@ def parse(arguments):
 
     args.fields_given, args.document_given = args.fields is not None, args.document is not None
     args.document = args.document or "paragraph"
-    args.form = ("chat" if args.chat_template else "completion" if args.completion is not None
-                 else "label" if args.label is not None else "text")
-    if args.chat_template and args.completion is not None:
-        parser.error("--chat-template and --completion are two forms of data: choose one")
-    if args.label is not None and args.form != "label":
+    args.form = ("preference" if args.preference else "chat" if args.chat_template
+                 else "completion" if args.completion is not None else "label" if args.label is not None else "text")
+    if args.completion is not None and args.form != "completion":
+        other = "--preference" if args.preference else "--chat-template"
+        parser.error(f"{other} and --completion are two forms of data: choose one")
+    if args.label is not None and args.form not in ("label", "preference"):
         parser.error("--label does not go with --chat-template and --completion")
     if args.labels_from and args.form != "label":
         parser.error("--labels-from goes with --label")
@@ -159,6 +185,10 @@ def parse(arguments):
         parser.error("--completion: PROMPT,COMPLETION or PROMPT,INPUT,COMPLETION")
     if args.form == "chat" and len(args.fields) != 1:
         parser.error("--fields: with --chat-template one field, the messages")
+    if args.form == "preference" and args.fields_given and len(args.fields) not in ((1, 2) if args.label else (2, 3)):
+        parser.error("--fields: with --preference PROMPT,CHOSEN,REJECTED or CHOSEN,REJECTED, with --label PROMPT,COMPLETION")
+    if args.label == "":
+        parser.error("--label: an empty name")
     if args.form == "label" and (len(args.fields) > 2 or not args.label):
         parser.error("--fields: with --label one text, or a pair of texts")
     if args.max_length < 0 or args.max_length == 1:

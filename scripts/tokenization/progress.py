@@ -8,6 +8,7 @@ import sys
 import time
 
 from .errors import printable, shortened
+from .preferences import DROPPED, MERGED
 from .shards import whole_number
 
 
@@ -108,6 +109,26 @@ def summary_labels(labels, shards):
     say(f"labels     {most:,} ({', '.join(shown)}{', …' if most > 12 else ''})")
     if names and labels.fixed is None and all(whole_number(name) is not None for name in names):
         say(f"numbered   the labels {names[0]} … {names[-1]} from 0 on; their names stay")
+
+
+def dropped_lines(paired, counts):
+    """["3 pairs: why they are left out"] of preference data."""
+    found = sorted((name[len(DROPPED):], count) for name, count in counts.items() if name.startswith(DROPPED))
+    return [f"{count:,} {'pair' if paired else 'example'}{'s' * (count != 1)}: {why}" for why, count in found]
+
+
+def summary_preferences(labels, shards, paired, counts):
+    """The number of pairs, or of documents of each label, and what is left out."""
+    places = collections.Counter(place for shard in shards for place in shard.labelled.places)
+    found = {name: places[place] for name, place in labels.known.items()}
+    if paired:
+        say(f"pairs      {found['chosen']:,}: a chosen document, then the rejected one")
+    else:
+        say("examples   " + ", ".join(f"{found.get(name, 0):,} {name}" for name in reversed(labels.fixed)))
+    for line in dropped_lines(paired, counts):
+        say(f"dropped    {line}")
+    if counts[MERGED]:
+        say(f"merged     {counts[MERGED]:,} prompts have other tokens at the end when an answer follows: the answer begins there")
 
 
 SAMPLE_CHARACTERS = 2000

@@ -29,16 +29,19 @@ def whole_number(label):
 class Labels:
     """The labels of all documents, and their numbers once all are known."""
 
-    def __init__(self, prefix):
+    def __init__(self, fixed=None):
+        """fixed: the names of all labels in order, if they are known"""
         self.known = {}  # label: its place in the order of appearance
-        self.fixed = self.read_names(prefix + ".labels.json") if prefix else None
+        self.fixed = fixed
 
-    @staticmethod
-    def read_names(path):
+    @classmethod
+    def of_shard(cls, prefix):
+        """Labels with the names of another shard."""
+        path = prefix + ".labels.json"
         try:
             with open(path, encoding="utf-8") as file:
                 names = json.load(file)["id2label"]
-            return [names[str(i)] + "" for i in range(len(names))]  # texts, or a TypeError
+            return cls([names[str(i)] + "" for i in range(len(names))])  # texts, or a TypeError
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise Failure(DATA, f"--labels-from: cannot read '{path}': {error}; hint: it has the names of labels that are texts")
 

@@ -93,7 +93,7 @@ def encoded(args, encoder, found):
     first = list(itertools.islice(found, 2))
     found = itertools.chain(first, found)
     # A process is not worth its start then; but a chat template is a program that may never end, and a process can be ended.
-    if args.form != "chat" and (args.workers == 1 or len(first) < 2):
+    if args.form not in ("chat", "preference") and (args.workers == 1 or len(first) < 2):
         yield from map(encoder.encode, found)
         return
     workers, pending = Workers(args), collections.deque()

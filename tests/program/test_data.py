@@ -77,6 +77,42 @@ def test_labels_and_pairs(folder):
     assert facts(folder.ztrain("data", folder.at("two", "s")).out)["types"] == "2 documents of two texts"
 
 
+PREFERENCES = [{"prompt": "Größe?", "chosen": " 12 m", "rejected": " 9"}, {"prompt": "ab", "chosen": "c\nd", "rejected": "c"},
+               {"prompt": "", "chosen": "x", "rejected": "y"}]
+
+
+def test_pairs_of_answers(folder):
+    tokenize(folder.at("pairs"), PREFERENCES, "--preference")
+    shard = folder.at("pairs", "s")
+    done = folder.ztrain("data", shard, "--show", 9, "--tokenizer", "byte").out
+    assert facts(done)["pairs"] == "3: a chosen document, then the rejected one" and facts(done)["documents"] == "6 in 1 shard"
+    assert "labels" not in facts(done)
+    assert done.endswith("\npair 1: 14 and 11 tokens\nGröße?\nchosen\n⟦ 12 m<256>⟧\nrejected\n⟦ 9<256>⟧\n"
+                         "\npair 2: 6 and 4 tokens\nab\nchosen\n⟦c\nd<256>⟧\nrejected\n⟦c<256>⟧\n"
+                         "\npair 3: 2 and 2 tokens\nchosen\n⟦x<256>⟧\nrejected\n⟦y<256>⟧\n")
+    assert "\n97 98\nchosen\n⟦99 10 100 256⟧\nrejected\n⟦99 256⟧\n" in folder.ztrain("data", shard, "--show", 2).out
+    with open(shard + ".labels", "r+b") as f:  # no longer pairs
+        f.write(bytes(4))
+    os.unlink(shard + ".idx")
+    write_megatron(shard, [[1] * n for n in (14, 11, 6, 4, 2, 2)])
+    write_mask(shard, 39, lambda i: i % 2)
+    done = facts(folder.ztrain("data", shard).out)
+    assert done["labels"] == "2" and done["rejected"] == "4 (66.7 %)" and "pairs" not in done
+
+
+def test_long_pairs_are_cut(folder):
+    tokenize(folder.at("long"), [{"prompt": "p", "chosen": "c" * 5000, "rejected": "r"}], "--preference")
+    done = folder.ztrain("data", folder.at("long", "s"), "--show", 1, "--tokenizer", "byte").out
+    assert done.endswith("c⟧\n… 906 more tokens\nrejected\n⟦r<256>⟧\n")
+
+
+def test_answers_with_a_label(folder):
+    tokenize(folder.at("kto"), [{"prompt": "a", "completion": "b", "label": i < 2} for i in range(3)], "--preference")
+    done = folder.ztrain("data", folder.at("kto", "s"), "--show", 1, "--tokenizer", "byte").out
+    assert facts(done)["desirable"] == "2 (66.7 %)" and facts(done)["undesirable"] == "1 (33.3 %)" and "pairs" not in facts(done)
+    assert done.endswith("document 1: 3 tokens, label desirable\na⟦b<256>⟧\n")
+
+
 def test_many_labels_are_cut(folder):
     docs = documents(30)
     write_megatron(folder.at("many"), docs)

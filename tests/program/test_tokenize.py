@@ -400,6 +400,7 @@ def test_usage(tmp_path, arguments):
     ("in.jsonl", b'{"text": ["a"]}', [], ["line 1: field 'text' is a list"]),
     ("in.jsonl", b'{"messages": [], "id": 1}', [], ["no field 'text'", "messages, id", "hint: --chat-template"]),
     ("in.jsonl", b'{"prompt": "a", "completion": "b"}', [], ["no field 'text'", "hint: --completion prompt,completion"]),
+    ("in.jsonl", b'{"prompt": "a", "chosen": "b", "rejected": "c"}', [], ["no field 'text'", "hint: --preference"]),
     ("in.jsonl", b'{"m": [{"role": "user"}]}', ["--fields", "m"], ["field 'm' is a list, expected text; hint: --chat-template"]),
     ("in.jsonl", b'{"conversations": []}', ["--completion", "p,c"], ["no field 'p'", "hint: --chat-template"]),
     ("in.csv", b"a,b\n1,2\n", [], [

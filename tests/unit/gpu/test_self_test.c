@@ -128,6 +128,11 @@ enum {
     X(step_scale, cross_entropy, a->step_scale = NULL)                                                     \
     X(logit_scale, cross_entropy, a->logit_scale = 1)                                                      \
     X(smoothing, cross_entropy, a->smoothing = 0)                                                          \
+    X(row_scale, cross_entropy, a->row_scale = NULL)                                                       \
+    X(row_losses, cross_entropy, a->row_losses = NULL)                                                     \
+    X(teacher, cross_entropy, a->K = 0)                                                                    \
+    X(temperature, cross_entropy, if (a->K) a->temperature = 1)                                            \
+    X(linear, cross_entropy, a->linear = false)                                                            \
     X(in_place, cross_entropy, if (a->dlogits == a->logits) a->dlogits = NULL)                             \
     X(in_place_narrow, cross_entropy, if (a->dlogits == a->logits && a->dtype != a->logits_dtype) return)  \
     X(long_row, cross_entropy, if (a->V * (int64_t)dtype_size(a->logits_dtype) > ROW_HELD) return)         \

@@ -118,7 +118,7 @@ static struct run_spec *load(const char *virtual_ranks)
              "model: {config: a}\ndata: {train: x, seq_length: 8}\ntrain_batch_size: 24\n"
              "optimizer: {params: {lr: 1e-3}}\ntrain: {epochs: 1, device: cpu%s}\n",
              virtual_ranks);
-    const enum status status = spec_load_text("run.yaml", text, &spec, &report);
+    const enum status status = spec_load_text("run.yaml", text, NULL, 0, &spec, &report);
     for (int i = 0; i < report.errors.count; i++) print_error("%s\n", report.errors.items[i]);
     assert_int_equal(status, STATUS_OK);
     spec_report_release(&report);

@@ -131,7 +131,7 @@ static void test_resume_cuts(void **state)
     snprintf(aside, sizeof aside, "%s.1", path);
     assert_non_null(read_file(aside));
     write_steps(metrics, 1, 5);
-    assert_int_equal(metrics_eval(metrics, 5, 1, 2.5, 100, NULL, &err), STATUS_OK);
+    assert_int_equal(metrics_eval(metrics, 5, 1, 2.5, 100, NULL, NULL, &err), STATUS_OK);
     write_steps(metrics, 6, 9);
     metrics_close(metrics);
     FILE *torn = fopen(path, "a");
@@ -256,11 +256,11 @@ static void test_resume_cuts_an_evaluation_that_is_due(void **state)
     (void)state;
     struct error err;
     struct metrics *metrics = new_metrics();
-    assert_int_equal(metrics_eval(metrics, 2, 1, 4.5, 100, NULL, &err), STATUS_OK);
+    assert_int_equal(metrics_eval(metrics, 2, 1, 4.5, 100, NULL, NULL, &err), STATUS_OK);
     write_steps(metrics, 3, 3);
     assert_int_equal(metrics_checkpoint(metrics, "step-3", 3, 1, 0.5, 0.75, &err), STATUS_OK);
     assert_int_equal(metrics_resume(metrics, "step-3", 3, 1, &err), STATUS_OK);
-    assert_int_equal(metrics_eval(metrics, 3, 1, 2.5, 100, NULL, &err), STATUS_OK);
+    assert_int_equal(metrics_eval(metrics, 3, 1, 2.5, 100, NULL, NULL, &err), STATUS_OK);
     assert_int_equal(metrics_epoch(metrics, true, 1, 3, 2.25, &err), STATUS_OK);
     metrics_close(metrics);
 

@@ -46,7 +46,7 @@ static enum status choose(struct model_case *c, const char *peft)
     char *text = memory_printf("model: {config: a, task: %s}\ndata: {seq_length: 8, train: b, packing: false}\n"
                                "train_batch_size: 1\noptimizer: {params: {lr: 1e-3}}\npeft: %s\n",
                                c->desc.num_labels ? "sequence_classification" : "causal_lm", peft);
-    enum status status = spec_load_text("a.yaml", text, &c->spec, &report);
+    enum status status = spec_load_text("a.yaml", text, NULL, 0, &c->spec, &report);
     if (status == STATUS_OK) {
         assert_true(c->spec->adapter.on);
         status =

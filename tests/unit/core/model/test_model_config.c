@@ -194,7 +194,7 @@ static const struct {
      "seed_oss, qwen3_5_text, gemma4_text, qwen3_moe, qwen2_moe, mixtral, olmoe, granitemoe, gpt_oss and glm4_moe are"},
     {"{" LLAMA ",\"architectures\":[\"LlamaForTokenClassification\"]}", STATUS_USAGE, "LlamaForCausalLM is"},
     {"{" LLAMA ",\"architectures\":[\"GPT2ForSequenceClassification\"]}", STATUS_USAGE, "LlamaForCausalLM is"},
-    {"{" CLASSIFIER ",\"id2label\":{\"0\":\"a\"}}", STATUS_USAGE, "a classifier with 1 label is not supported"},
+    {"{" CLASSIFIER ",\"id2label\":{}}", STATUS_USAGE, "a classifier with 0 labels is not supported"},
     {"{\"model_type\":\"granite\",\"architectures\":[\"GraniteForSequenceClassification\"]}", STATUS_USAGE,
      "GraniteForCausalLM is"},
     {"{" CLASSIFIER ",\"id2label\":7}", STATUS_DATA, "id2label must be an object, not 7"},

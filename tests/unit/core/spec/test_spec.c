@@ -45,12 +45,12 @@ static void test_text_without_a_file(void **state)
     spec_write_string(out, "no: \"b\\ #");
     fputs("}\ntrain_batch_size: 1\noptimizer: {params: {lr: 1e-3}}\n", out);
     fclose(out);
-    assert_int_equal(spec_load_text("some/new.yaml", text, &spec, &report), STATUS_OK);
+    assert_int_equal(spec_load_text("some/new.yaml", text, NULL, 0, &spec, &report), STATUS_OK);
     assert_string_equal(spec->run.name, "new");
     assert_string_equal(spec->data.train.items[0], "no: \"b\\ #");
     spec_free(spec);
     free(text);
-    assert_int_equal(spec_load_text("new.yaml", "model: 1\n", &spec, &report), STATUS_USAGE);
+    assert_int_equal(spec_load_text("new.yaml", "model: 1\n", NULL, 0, &spec, &report), STATUS_USAGE);
     assert_non_null(strstr(report.errors.items[0], "new.yaml:1:"));
     spec_report_release(&report);
 }
@@ -122,8 +122,8 @@ static void test_usual_spec(void **state)
 static void test_home_folder(void **state)
 {
     (void)state;
-    static const char *const leaves[] = {"pretrained",  "adapter",     "config",    "tokenizer", "dir",
-                                         "output_path", "output_file", "nvme_path", "train",     "validation"};
+    static const char *const leaves[] = {"pretrained",  "adapter",   "config", "tokenizer",  "dir",       "output_path",
+                                         "output_file", "nvme_path", "train",  "validation", "reference", "logps"};
     static const char *const texts[] = {"~/a b", "~", "./~/a", "a/~", "['~/c', d]", "[{path: ~/e, weight: 1}]"};
     static const char *const paths[] = {"\"/h/me/a b\"",       "\"/h/me\"",
                                         "\"./~/a\"",           "\"a/~\"",

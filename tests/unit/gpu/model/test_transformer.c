@@ -690,7 +690,8 @@ static void test_recompute_changes_no_bit(void **state)
                 struct batch batch = make_batch(&f, &f.tokens, 0, 3, 0, &arrays);
                 f.whole.num_calls = 0;
                 assert_int_equal(
-                    transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, NULL, &err), STATUS_OK);
+                    transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, NULL, NULL, &err),
+                    STATUS_OK);
                 f.whole.num_calls = 0;
                 f.whole.accumulate = true;
                 assert_int_equal(train_one(f.transformer, &batch, NULL, &f.verbs, f.stream, f.loss_sum, &err),
@@ -742,8 +743,9 @@ static void test_inputs_may_be_away(void **state)
             assert_int_equal(calls, 2 * f.desc.num_layers * (BATCH / v.micro_seqs));
             struct batch batch = make_batch(&f, &f.tokens, 0, 3, 0, &arrays), empty = {0};
             f.whole.num_calls = 0;
-            assert_int_equal(transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, NULL, &err),
-                             STATUS_OK);
+            assert_int_equal(
+                transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, NULL, NULL, &err),
+                STATUS_OK);
             f.whole.num_calls = 0;
             assert_int_equal(train_one(f.transformer, &empty, NULL, &f.verbs, f.stream, f.loss_sum, &err), STATUS_OK);
             assert_int_equal(f.kept.calls, calls);
@@ -796,8 +798,9 @@ static void test_evaluation(void **state)
             if (!v.evaluation) train_step(&f, &v);
             struct batch batch = make_batch(&f, &validation, 0, EVAL_SAMPLES, 3, &arrays);
             *f.loss_sum = 0;
-            assert_int_equal(transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, NULL, &err),
-                             STATUS_OK);
+            assert_int_equal(
+                transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, NULL, NULL, &err),
+                STATUS_OK);
             stream_sync(f.stream);
             losses[k] = *f.loss_sum / (double)batch.num_targets;
             bytes[k] = f.memory_bytes;
@@ -876,8 +879,9 @@ static void test_order_of_verbs(void **state)
             }
 
             f.whole.num_calls = 0;
-            assert_int_equal(transformer_evaluate(f.transformer, &empty, &f.verbs, f.stream, f.loss_sum, NULL, &err),
-                             STATUS_OK);
+            assert_int_equal(
+                transformer_evaluate(f.transformer, &empty, &f.verbs, f.stream, f.loss_sum, NULL, NULL, &err),
+                STATUS_OK);
             assert_calls(&f.whole, evaluation, count_evaluation);
             assert_true(*f.loss_sum == 1);
             free(copy);
@@ -909,8 +913,9 @@ static void test_failing_verbs(void **state)
                 f.whole.num_calls = 0;
                 f.whole.fail_at = n;
                 enum status status =
-                    evaluation ? transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, NULL, &err)
-                               : train_one(f.transformer, &batch, NULL, &f.verbs, f.stream, f.loss_sum, &err);
+                    evaluation
+                        ? transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, NULL, NULL, &err)
+                        : train_one(f.transformer, &batch, NULL, &f.verbs, f.stream, f.loss_sum, &err);
                 if (f.whole.num_calls < n) break;
                 if (strncmp(f.whole.calls[n - 1], "release", 7) == 0) {
                     assert_int_equal(status, STATUS_OK);
@@ -1017,8 +1022,9 @@ static void test_no_allocation_in_a_step(void **state)
             assert_true(before > 0);
             assert_int_equal(train_one(f.transformer, &batch, NULL, &f.verbs, f.stream, f.loss_sum, &err), STATUS_OK);
             f.whole.num_calls = 0;
-            assert_int_equal(transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, NULL, &err),
-                             STATUS_OK);
+            assert_int_equal(
+                transformer_evaluate(f.transformer, &batch, &f.verbs, f.stream, f.loss_sum, NULL, NULL, &err),
+                STATUS_OK);
             stream_sync(f.stream);
             assert_int_equal(allocations, before);
             fixture_stop(&f);

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd/train/score_rank.h"
+
+#include "cmd/observe/integrity.h"
+#include "cmd/run/score_data.h"
+
+#include <xxhash.h>
+
+/* Tokens of a document that its log-probability is the sum over. */
+static enum status scored_tokens(const struct token_set *set, int64_t document, int64_t *tokens, struct error *err)
+{
+    int64_t first, length;
+    TRY(token_set_document(set, document, &first, &length, err));
+    *tokens = length - 1;
+    if (!token_set_has_mask(set)) return STATUS_OK;
+    OWNED uint8_t *mask = memory_alloc((size_t)length);
+    TRY(token_set_read(set, first, length, INT32_MAX, NULL, mask, err));
+    *tokens = 0;
+    for (int64_t i = 1; i < length; i++) *tokens += mask[i];
+    return STATUS_OK;
+}
+
+static enum status print_scores(const struct run *run, const struct token_set *set, const double *logps,
+                                struct error *err)
+{
+    double sum = 0, all = 0;
+    int64_t documents = 0;
+    for (int64_t i = 0; i < token_set_documents(set); i++) {
+        int64_t tokens;
+        if (isnan(logps[i])) continue;
+        TRY(scored_tokens(set, i, &tokens, err));
+        documents++;
+        sum += logps[i];
+        all += (double)tokens;
+        if (run->options->score_lines)
+            printf("document %" PRId64 "  logp %.6f  tokens %" PRId64 "  perplexity %.4f\n", i, logps[i], tokens,
+                   exp(-logps[i] / fmax((double)tokens, 1)));
+    }
+    printf("%" PRId64 " documents, %.0f tokens: logp %.6f a token, perplexity %.4f\n", documents, all,
+           sum / fmax(all, 1), exp(-sum / fmax(all, 1)));
+    return STATUS_OK;
+}
+
+enum status score_model(struct run *run, uint64_t *model, struct error *err)
+{
+    uint64_t facts[] = {0, run->engine.base.hash, (uint64_t)run->spec->dtype};
+    TRY(run_agree(run, run_hash_state(run, STATE_MASTER + 1, facts, err), err));
+    *model = XXH3_64bits(facts, sizeof facts) | 1; /* 0 stands for unknown ones */
+    return STATUS_OK;
+}
+
+enum status score_rank(struct run *run, struct error *err)
+{
+    struct engine *t = &run->engine;
+    const struct token_source *source = &t->sources.items[0];
+    struct score_job job = {.name = run->spec->data.train.items[0],
+                            .path = run->options->score,
+                            .data = source->fingerprint,
+                            .config = t->train_config,
+                            .stopped = score_stopped,
+                            .context = t};
+    bool complete;
+    OWNED double *logps = NULL, *mismatched = NULL;
+    job.config.evaluation = true;
+    job.config.data.shuffle = false;
+    TRY(score_model(run, &job.model, err));
+    const int64_t left = token_set_documents(source->set) - source->fit->samples;
+    if (left > 0 && t->rank == 0)
+        log_warn("%" PRId64 " of %" PRId64 " documents are left out: they have more than data.seq_length %" PRId64
+                 " tokens, or fewer than two",
+                 left, token_set_documents(source->set), run->spec->data.seq_length);
+    if (run->options->score_top_k)
+        TRY(score_teacher(t, &job, (int32_t)run->options->score_top_k, &complete, err));
+    else
+        TRY(score_data(t, &job, &logps, &mismatched, &complete, err));
+    if (!complete)
+        return error_set(err, STATUS_REQUEUE, "stopped; '%s' has what was scored, and the same command does the rest",
+                         run->options->score);
+    if (run->options->score_top_k) return STATUS_OK;
+    return run_agree(run, t->rank == 0 ? print_scores(run, source->set, logps, err) : STATUS_OK, err);
+}

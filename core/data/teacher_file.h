@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* teacher_file.h: what a teacher expects after each token of a set, as `ztrain score --top-k K` writes it:
+ *
+ *     magic       "ztteach\1"     8 bytes
+ *     data        u64             the fingerprint of the token set
+ *     tokens      i64             of the set
+ *     K, V        i32[2]          tokens that a row has, of a vocabulary of V
+ *     rows        of each token of the set: i32[K] the K most probable next tokens, rising; f16[K] their
+ * log-probabilities
+ *
+ * A row whose first token is -1 was not computed: its target does not count. Numbers are little-endian. */
+#pragma once
+
+#include "core/data/token_set.h"
+
+struct teacher_file {
+    char *path; /* owned */
+    int fd;
+    uint64_t data;
+    int64_t tokens;
+    int32_t K, V;
+};
+
+/* Opens a file. STATUS_DATA: it is none, or not whole. */
+enum status teacher_file_open(const char *path, bool writes, struct teacher_file **file, struct error *err);
+
+/* Makes a file whose rows are not computed; all of `wanted` but fd is set. */
+enum status teacher_file_create(const struct teacher_file *wanted, struct error *err);
+void teacher_file_close(struct teacher_file *file); /* may be NULL */
+RELEASER(teacher_file_drop, struct teacher_file, teacher_file_close)
+
+/* Rows of tokens [first, first + count): ids and logps (count, K). Several threads may read. */
+enum status teacher_file_read(const struct teacher_file *file, int64_t first, int64_t count, int32_t *ids, float *logps,
+                              struct error *err);
+enum status teacher_file_write(const struct teacher_file *file, int64_t token, const int32_t *ids, const float *logps,
+                               struct error *err);

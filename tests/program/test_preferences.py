@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Preferences: pairs, references, evaluations, resumes; `ztrain score`; reward models; what is refused. TRL's figures are in
+tests/golden."""
+import json
+import os
+import random
+import shutil
+import struct
+
+import pytest
+
+from harness import DATA, SEQUENCE, USAGE, read_safetensors, write_megatron
+
+STEPS = {"train": {"max_steps": 6}, "train_batch_size": 4}
+LOSSES = ["sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down", "kto", "simpo", "orpo"]
+REFERENCES = LOSSES[:7]
+
+
+def write_pairs(folder, name="train", pairs=20, seed=1, longest=SEQUENCE, labels=None):
+    """Pairs of which the chosen answer is of even tokens, the rejected one of odd ones, with masks and labels."""
+    rng = random.Random(seed)
+    docs, mask = [], b""
+    for i in range(2 * pairs):
+        prompt = rng.randrange(1, 4)
+        answer = rng.randrange(1, longest - prompt + 1)
+        docs.append([rng.randrange(1, 40) for _ in range(prompt)] + [2 * rng.randrange(1, 20) + i % 2 for _ in range(answer)])
+        mask += bytes(prompt) + bytes([1] * answer)
+    write_megatron(folder.at(name), docs)
+    with open(folder.at(f"{name}.mask"), "wb") as f:
+        f.write(mask)
+    with open(folder.at(f"{name}.labels"), "wb") as f:
+        f.write(struct.pack(f"<{2 * pairs}i", *(labels or [1, 0] * pairs)))
+    return docs
+
+
+@pytest.fixture
+def pairs(folder):
+    write_pairs(folder)
+    write_pairs(folder, "validation", 7, seed=2)
+    return folder
+
+
+@pytest.fixture
+def start(pairs):
+    """A folder of a model that a run may start from."""
+    write_megatron(pairs.at("text"), [[1 + i % 60 for i in range(400)]])
+    pairs.train({"data": {"train": pairs.at("text"), "validation": None}, "train": {"max_steps": 3}, "train_batch_size": 4}, name="text")
+    pairs.ztrain("export", pairs.run_folder("text"), "--out", pairs.at("hf"))
+    return pairs
+
+
+def preferring(loss="sigmoid", **more):
+    return {**STEPS, "model": {"config": None, "pretrained": more.pop("pretrained")} if "pretrained" in more else {},
+            "preference": {"loss": loss, **more}}
+
+
+def lines(folder, name="run"):
+    with open(os.path.join(folder.run_folder(name), "metrics.jsonl"), encoding="utf-8") as f:
+        return [json.loads(line) for line in f]
+
+
+def numbers(folder, name="run"):
+    """What must repeat bit for bit."""
+    return [{key: row[key] for key in row if "/" in key or key in ("loss", "grad_norm", "kl", "step")} for row in lines(folder, name)
+            if "loss" in row]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_learns(pairs, loss):
+    pairs.train(preferring(loss), sets=["train.max_steps=30", "optimizer.params.lr=0.01", "train_batch_size=10", "data.shuffle=false"])
+    rows = numbers(pairs)
+    assert rows[-1]["rewards/margins"] > rows[0]["rewards/margins"] + 0.01 and rows[-1]["loss"] < rows[0]["loss"]
+    assert ("kl" in rows[0]) == (loss == "kto") and ("rewards/accuracies" in rows[0]) == (loss != "kto")
+    evaluations = [row for row in lines(pairs) if "eval_loss" in row]
+    assert evaluations[-1]["eval_samples"] == (14 if loss == "kto" else 7) and "perplexity" not in evaluations[-1]
+
+
+def test_a_separable_set_is_learned(pairs):
+    pairs.train(preferring(), sets=["train.max_steps=60", "optimizer.params.lr=0.01", "train_batch_size=20",
+                                    "checkpoint.metric=rewards/accuracies", "checkpoint.keep_best=1"])
+    assert numbers(pairs)[-1]["rewards/accuracies"] == 1
+    assert "rewards/accuracies" in pairs.ztrain("report", pairs.run_folder()).out
+
+
+def test_a_file_a_folder_and_the_start_are_the_same_reference(start):
+    start.ztrain("score", start.at("hf"), "--data", start.at("train"), "--out", start.at("train.logps"))
+    start.ztrain("score", start.at("hf"), "--data", start.at("validation"), "--out", start.at("validation.logps"), "--local-gpus", 2,
+                 "--set", "zero_optimization.stage=3")
+    start.train(preferring(pretrained=start.at("hf")), name="start")
+    start.train(preferring(pretrained=start.at("hf"), reference=start.at("train.logps")), name="file")
+    start.train(preferring(pretrained=start.at("hf"), reference=start.at("hf")), name="folder")
+    assert numbers(start, "file") == numbers(start, "folder") == numbers(start, "start")
+    evaluations = [[row for row in lines(start, name) if "eval_loss" in row] for name in ("start", "file")]
+    assert evaluations[0] == evaluations[1]
+    assert numbers(start, "start")[0]["rewards/margins"] == 0
+    # a run is a reference, too; with an adapter it is exported first
+    start.train(preferring(pretrained=start.at("hf"), reference=start.run_folder("text")), name="run")
+    assert numbers(start, "run") == numbers(start, "start")
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "kto", "orpo"])
+def test_a_resumed_run_continues_bit_for_bit(start, loss):
+    changes = preferring(loss, pretrained=start.at("hf"))
+    start.train(changes, name="whole")
+    start.train(changes, name="part", sets=["train.max_steps=4"])
+    start.train(changes, name="part", more=["--resume", start.run_folder("part")])
+    assert numbers(start, "part") == numbers(start, "whole")
+    # without what was scored the reference is scored again, with its own weights
+    start.train(changes, name="again", sets=["train.max_steps=4"])
+    shutil.rmtree(os.path.join(start.run_folder("again"), "references"), ignore_errors=True)
+    start.train(changes, name="again", more=["--resume", start.run_folder("again")])
+    assert numbers(start, "again") == numbers(start, "whole")
+
+
+def test_ranks_stages_and_virtual_ranks(start):
+    changes = preferring(pretrained=start.at("hf"), rpo_alpha=0.5, label_smoothing=0.1)
+    start.train(changes, name="one")
+    for ranks, stage, more in (2, 3, []), (2, 2, ["gradient_accumulation_steps=2"]), (1, 0, ["gradient_accumulation_steps=4"]):
+        name = f"r{ranks}-s{stage}"
+        start.train(changes, name=name, ranks=ranks, sets=[f"zero_optimization.stage={stage}", *more])
+        for a, b in zip(numbers(start, "one"), numbers(start, name)):
+            assert all(abs(a[key] - b[key]) <= 1e-5 + 1e-4 * abs(a[key]) for key in a), (a, b)
+    start.train(changes, name="v1", sets=["train.virtual_ranks=2"])
+    start.train(changes, name="v2", ranks=2, sets=["train.virtual_ranks=2"])
+    assert numbers(start, "v1") == numbers(start, "v2")
+
+
+def test_adapters_have_their_base_as_the_reference(start):
+    changes = {**preferring(pretrained=start.at("hf")), "peft": {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": "all-linear"}}
+    start.train(changes, name="off")
+    start.train({**changes, "preference": {"loss": "sigmoid", "reference": start.at("hf")}}, name="folder")
+    assert numbers(start, "off") == numbers(start, "folder") and numbers(start, "off")[0]["rewards/margins"] == 0
+    # an adapter that has learned is compared with its base
+    start.ztrain("export", start.run_folder("off"), "--out", start.at("lora"))
+    more = {**changes, "model": {**changes["model"], "adapter": start.at("lora")}}
+    start.train(more, name="more", sets=["preference.reference=adapter-off"])
+    assert numbers(start, "more")[0]["rewards/margins"] != 0
+    start.ztrain("score", start.run_folder("off"), "--data", start.at("train"), "--out", start.at("off.logps"), "--adapter-off")
+    start.ztrain("score", start.at("hf"), "--data", start.at("train"), "--out", start.at("hf.logps"))
+    start.ztrain("score", start.run_folder("off"), "--data", start.at("train"), "--out", start.at("on.logps"))
+    content = [open(start.at(name), "rb").read()[32:] for name in ("off.logps", "hf.logps", "on.logps")]
+    assert content[0] == content[1] != content[2]
+
+
+def test_mismatched_answers_from_a_file(start):
+    changes = preferring("kto", pretrained=start.at("hf"))
+    start.train(changes, name="scored", sets=["data.shuffle=true"])
+    for name in "train", "validation":
+        start.ztrain("score", start.at("hf"), "--data", start.at(name), "--out", start.at(f"{name}.logps"), "--mismatched", 4,
+                     "--set", f"data.seq_length={SEQUENCE}")
+    start.train({**changes, "preference": {"loss": "kto", "reference": start.at("train.logps")}}, name="file")
+    assert numbers(start, "file") == numbers(start, "scored")
+    done = start.train({**changes, "preference": {"loss": "kto", "reference": start.at("train.logps")}}, name="x", expect=DATA,
+                       sets=["train_batch_size=6"])
+    assert f"for micro-batches of 4 and samples of up to {SEQUENCE} tokens, and the run has 6 and {SEQUENCE}" in done.err
+
+
+def test_a_run_yaml_is_a_run_spec(pairs):
+    for loss in "none", "sigmoid", "kto", "orpo":
+        changes = preferring(loss) if loss != "none" else STEPS
+        pairs.train(changes, name=loss)
+        pairs.ztrain("--config", os.path.join(pairs.run_folder(loss), "run.yaml"), "--dry-run", "--resume", pairs.run_folder(loss))
+    pairs.train({**STEPS, "model": {"task": "reward"}}, name="reward")
+    pairs.ztrain("--config", os.path.join(pairs.run_folder("reward"), "run.yaml"), "--dry-run", "--resume", pairs.run_folder("reward"))
+    pairs.ztrain("score", pairs.run_folder("none"), "--data", pairs.at("train"), "--out", pairs.at("x.logps"))
+    assert "has a label instead of a next token" in pairs.ztrain(
+        "score", pairs.run_folder("reward"), "--data", pairs.at("train"), "--out", pairs.at("y.logps"), expect=USAGE).err
+
+
+def test_other_weights_at_the_same_place_are_scored_again(start):
+    changes = preferring(pretrained=start.at("hf"))
+    start.train(changes, sets=["train.max_steps=1", "checkpoint.save_at_epoch_end=false"])
+    shutil.rmtree(os.path.join(start.run_folder(), "checkpoints"))
+    start.train({"data": {"train": start.at("text"), "validation": None}, "train": {"max_steps": 6}, "train_batch_size": 4}, name="more")
+    shutil.rmtree(start.at("hf"))
+    start.ztrain("export", start.run_folder("more"), "--out", start.at("hf"))
+    start.train(changes, sets=["train.max_steps=1"])
+    assert numbers(start)[0]["rewards/margins"] == 0
+
+
+def test_long_pairs_are_left_out(pairs):
+    docs = write_pairs(pairs, pairs=20, longest=2 * SEQUENCE)
+    left = sum(max(map(len, docs[i:i + 2])) <= SEQUENCE for i in range(0, 40, 2))
+    done = pairs.train(preferring(), sets=["train_batch_size=2"])
+    assert f"data.train: {20 - left} of 20 pairs are left out" in done.out and f"{left} samples" in done.out
+
+
+def test_score_goes_on_where_it_was_interrupted(start):
+    whole, part = start.at("whole.logps"), start.at("part.logps")
+    done = start.ztrain("score", start.at("hf"), "--data", start.at("train"), "--out", whole, "--per-document")
+    assert done.out.count("document ") == 40 and "perplexity" in done.out
+    content = open(whole, "rb").read()
+    with open(part, "wb") as f:
+        f.write(content[:32 + 8 * 11] + b"\xff" * (len(content) - 32 - 8 * 11))
+    assert "scoring 29 of 40" in start.ztrain("score", start.at("hf"), "--data", start.at("train"), "--out", part).out
+    assert open(part, "rb").read() == content
+    for place in 8, 16:  # of another set, of another model
+        with open(part, "wb") as f:
+            f.write(content[:place] + b"x" * 8 + content[place + 8:])
+        done = start.ztrain("score", start.at("hf"), "--data", start.at("train"), "--out", part, expect=USAGE)
+        assert "is of other data or of another model" in done.err
+
+
+def test_reward_models(start):
+    changes = {**STEPS, "model": {"task": "reward", "config": None, "pretrained": start.at("hf")}}
+    start.train(changes, sets=["train.max_steps=40", "optimizer.params.lr=0.01", "train_batch_size=10"])
+    rows = numbers(start)
+    assert rows[-1]["rewards/accuracies"] == 1 and "logps/chosen" not in rows[0] and rows[-1]["loss"] < 0.3
+    start.ztrain("export", start.run_folder(), "--out", start.at("out"))
+    config = json.load(open(start.at("out", "config.json"), encoding="utf-8"))
+    assert config["architectures"] == ["LlamaForSequenceClassification"] and len(config["id2label"]) == 1
+    assert read_safetensors(start.at("out", "model.safetensors"))["score.weight"]
+    # its folder is a start as well
+    start.train({**changes, "model": {"task": "reward", "config": None, "pretrained": start.at("out")}}, name="more")
+    assert numbers(start, "more")[0]["loss"] < rows[0]["loss"]
+    done = start.train({"model": {"task": "sequence_classification", "config": None, "pretrained": start.at("out")},
+                        "data": {"packing": False}}, name="bad", expect=USAGE)
+    assert "a classifier with 1 label is not supported" in done.err
+
+
+@pytest.mark.parametrize("changes, code, words", [
+    ({"preference": {"beta": 0.2}}, USAGE, "'preference' needs a loss"),
+    ({"preference": {"loss": "ipo", "label_smoothing": 0.1}}, USAGE, "'preference.label_smoothing' has no meaning with preference.loss ipo"),
+    ({"preference": {"loss": "robust", "label_smoothing": 0.6}}, USAGE, "'preference.label_smoothing' of robust is below 0.5"),
+    ({"preference": {"loss": "sigmoid"}, "train": {"label_smoothing": 0.1}}, USAGE, "'train.label_smoothing' has no meaning"),
+    ({"preference": {"loss": "orpo", "reference": "x"}}, USAGE, "'preference.reference' has no meaning with preference.loss orpo"),
+    ({"preference": {"loss": "kto", "rpo_alpha": 1}}, USAGE, "'preference.rpo_alpha' has no meaning with preference.loss kto"),
+    ({"preference": {"loss": "kto"}, "train": {"virtual_ranks": 1}}, USAGE, "'train.virtual_ranks' does not go with kto"),
+    ({"preference": {"loss": "reward"}}, USAGE, "hint: model.task: reward"),
+    ({"preference": {"loss": "sigmoid"}, "model": {"task": "reward"}}, USAGE, "model.task reward has a loss of its own"),
+    ({"preference": {"loss": "sigmoid", "reference": "nowhere"}}, USAGE, "'nowhere' is neither a file nor a folder"),
+    ({"preference": {"loss": "sigmoid", "reference": "adapter-off"}}, USAGE, "there is no adapter"),
+    ({"checkpoint": {"metric": "rewards/accuracies"}}, USAGE, "measured only on pairs"),
+], ids=range(12))
+def test_wrong_specs(pairs, changes, code, words):
+    changes = {**changes, "preference": {**changes.get("preference", {})}} if "preference" in changes else changes
+    assert words in pairs.train({**STEPS, **changes, "train": {**STEPS["train"], **changes.get("train", {})}}, expect=code).err
+
+
+def test_wrong_data(pairs):
+    write_pairs(pairs, labels=[1, 0, 0, 1] * 10)
+    assert "document 2 has the label 0, expected 1, chosen" in pairs.train(preferring(), expect=DATA).err
+    pairs.train(preferring("kto"))
+    os.remove(pairs.at("train.mask"))
+    assert "has no loss masks" in pairs.train(preferring(), name="b", expect=DATA).err
+    write_pairs(pairs)
+    with open(pairs.at("x.logps"), "wb") as f:
+        f.write(b"ztlogps\x01" + bytes(24) + bytes(8 * 39))
+    done = pairs.train(preferring(reference=pairs.at("x.logps")), name="b", expect=DATA)
+    assert "expected 352 for 40 documents" in done.err
+    with open(pairs.at("x.logps"), "wb") as f:
+        f.write(bytes(352))
+    assert "has no log-probabilities" in pairs.train(preferring(reference=pairs.at("x.logps")), name="b", expect=DATA).err
