@@ -273,7 +273,7 @@ static struct transformer_config engine_transformer(const struct engine *t)
         /* by step: from when a step could not be captured. Tokens leave a block with shared experts in its middle */
         .graphs_by_block = t->graphs != GRAPHS_NONE && spec->expert_parallel_size == 1,
         .graphs_demanded = spec->train.cuda_graphs == SPEC_ON,
-        .teacher_tokens = t->teacher ? t->teacher->K : 0,
+        .teacher_tokens = t->teacher ? t->teacher->header.K : 0,
         .sequences = t->scores || t->train_config.preference,
         .inputs = t->graphs == GRAPHS_BY_STEP ? (int32_t)t->micros : 1,
     };

@@ -387,9 +387,10 @@ static enum status take_teacher(const struct engine *t, struct token_source *sou
 {
     const struct teacher_file *teacher = t->teacher;
     source->teacher = t->teacher;
-    if (teacher->data == source->fingerprint && teacher->tokens == token_set_tokens(source->set)) return STATUS_OK;
+    if (teacher->header.data == source->fingerprint && teacher->header.tokens == token_set_tokens(source->set))
+        return STATUS_OK;
     error_set(err, STATUS_DATA, "'%s' is of other data than data.train", teacher->path);
-    return error_hint(err, "ztrain score TEACHER --data PREFIX --top-k %d makes it again", teacher->K);
+    return error_hint(err, "ztrain score TEACHER --data PREFIX --top-k %d makes it again", teacher->header.K);
 }
 
 static enum status open_training_data(struct engine *t, struct error *err)

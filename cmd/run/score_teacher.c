@@ -3,8 +3,6 @@
 #include "cmd/run/score_data.h"
 #include "comm/agree.h"
 
-enum { PART = 32 /* micro-batches of a rank */ };
-
 struct teacher_visit {
     struct score_visit visit; /* first */
     struct engine *engine;
@@ -82,7 +80,7 @@ static enum status take_logits(void *context, int64_t first, int64_t rows, struc
     const struct teacher_visit *v = context;
     const struct batch *batch = &v->visit.batch;
     const struct engine *t = v->engine;
-    const int64_t K = v->file->K, V = t->desc.vocab_size, ld = transformer_ld_logits(t->transformer);
+    const int64_t K = v->file->header.K, V = t->desc.vocab_size, ld = transformer_ld_logits(t->transformer);
     OWNED struct expected *best = memory_alloc((size_t)(rows * K) * sizeof *best);
     OWNED int32_t *ids = memory_alloc((size_t)(rows * K) * sizeof *ids);
     OWNED float *logps = memory_alloc((size_t)(rows * K) * sizeof *logps);
@@ -104,18 +102,12 @@ static enum status take_logits(void *context, int64_t first, int64_t rows, struc
     return STATUS_OK;
 }
 
-static enum status nothing_more(struct score_visit *visit, struct error *err)
-{
-    (void)visit, (void)err;
-    return STATUS_OK;
-}
-
 /* The first samples that have rows; one without a target ends them, which costs time only. */
 static enum status count_done(const struct score_job *job, const struct teacher_file *file, int64_t *done,
                               struct error *err)
 {
     const struct token_source *source = &job->config.source;
-    const size_t room = (size_t)job->config.data.seq_length * (size_t)file->K;
+    const size_t room = (size_t)job->config.data.seq_length * (size_t)file->header.K;
     OWNED int32_t *ids = memory_alloc(room * sizeof *ids);
     OWNED float *logps = memory_alloc(room * sizeof *logps);
     bool has = true;
@@ -124,50 +116,41 @@ static enum status count_done(const struct score_job *job, const struct teacher_
         TRY(token_set_document(source->set, source->fit->documents[*done], &first, &length, err));
         TRY(teacher_file_read(file, first, length, ids, logps, err));
         has = false;
-        for (int64_t row = 0; row < length; row++) has |= ids[row * file->K] >= 0;
+        for (int64_t row = 0; row < length; row++) has |= ids[row * file->header.K] >= 0;
         if (!has) return STATUS_OK;
     }
     return STATUS_OK;
 }
 
-/* Rank 0 makes the file, unless one of the same data, K and V is there. *done: the first samples that it has. */
+/* Rank 0 makes the file, unless one of the same data, model, K and V is there. *done: the first samples that it has. */
 static enum status begin_teacher(const struct engine *t, const struct score_job *job, int32_t K, int64_t *done,
                                  struct error *err)
 {
     RELEASED(teacher_file_drop) struct teacher_file *file = NULL;
-    const struct teacher_file wanted = {.path = (char *)(uintptr_t)job->path,
-                                        .data = job->data,
-                                        .tokens = token_set_tokens(job->config.source.set),
-                                        .K = K,
-                                        .V = (int32_t)t->desc.vocab_size};
-    if (!fs_exists(job->path)) return teacher_file_create(&wanted, err);
+    const struct teacher_header wanted = {.data = job->data,
+                                          .model = job->model,
+                                          .tokens = token_set_tokens(job->config.source.set),
+                                          .K = K,
+                                          .V = (int32_t)t->desc.vocab_size};
+    if (!fs_exists(job->path)) return teacher_file_create(job->path, wanted, err);
     TRY(teacher_file_open(job->path, false, &file, err));
-    if (file->data == wanted.data && file->tokens == wanted.tokens && file->K == K && file->V == wanted.V)
+    const size_t magic = sizeof wanted.magic;
+    if (memcmp((char *)&file->header + magic, (const char *)&wanted + magic, sizeof wanted - magic) == 0)
         return count_done(job, file, done, err);
-    return error_set(err, STATUS_USAGE, "'%s' is of other data, or has other tokens; hint: name a new file", job->path);
+    return error_set(err, STATUS_USAGE,
+                     "'%s' is of other data or of another model, or has other tokens; hint: name a new file",
+                     job->path);
 }
 
 enum status score_teacher(struct engine *t, const struct score_job *job, int32_t K, bool *complete, struct error *err)
 {
-    const int64_t samples = job->config.source.fit->samples;
-    const int64_t part = PART * job->config.micro_batch_size * t->world * t->turns;
     const int64_t room = transformer_logit_rows(t->transformer) * transformer_ld_logits(t->transformer);
     RELEASED(teacher_file_drop) struct teacher_file *file = NULL;
     OWNED float *logits = memory_alloc((size_t)room * sizeof *logits);
     int64_t done = 0;
     TRY(agree(t->comm, t->rank == 0 ? begin_teacher(t, job, K, &done, err) : STATUS_OK, err));
-    TRY(comm_broadcast(t->comm, &done, sizeof done, 0, err));
     TRY(agree(t->comm, teacher_file_open(job->path, true, &file, err), err));
-    struct teacher_visit visit = {.visit.done = nothing_more, .engine = t, .job = job, .file = file, .logits = logits};
+    struct teacher_visit visit = {.engine = t, .job = job, .file = file, .logits = logits};
     const struct row_results rows = {.logits = logits, .take = take_logits, .context = &visit};
-    if (t->rank == 0 && done < samples)
-        log_info("%s: scoring %" PRId64 " of %" PRId64 " samples", job->name, samples - done, samples);
-    *complete = true;
-    while (done < samples && *complete) {
-        const int64_t count = samples - done < part ? samples - done : part;
-        TRY(agree(t->comm, score_batches(t, &job->config, done, count, &rows, &visit.visit, err), err));
-        done += count;
-        *complete = done == samples || !job->stopped || !job->stopped(job->context);
-    }
-    return STATUS_OK;
+    return score_samples(t, job, done, &rows, &visit.visit, complete, err);
 }

@@ -62,9 +62,7 @@ static enum status score_source(struct run *run, int number, uint64_t model, str
                             .data = source->fingerprint,
                             .model = model,
                             .replaces = true,
-                            .config = t->train_config,
-                            .stopped = score_stopped,
-                            .context = t};
+                            .config = t->train_config};
     job.config.evaluation = true;
     job.config.data.shuffle = false;
     job.config.mixture = NULL;

@@ -56,9 +56,7 @@ enum status score_rank(struct run *run, struct error *err)
     struct score_job job = {.name = run->spec->data.train.items[0],
                             .path = run->options->score,
                             .data = source->fingerprint,
-                            .config = t->train_config,
-                            .stopped = score_stopped,
-                            .context = t};
+                            .config = t->train_config};
     bool complete;
     OWNED double *logps = NULL, *mismatched = NULL;
     job.config.evaluation = true;

@@ -19,19 +19,12 @@ struct logps_header {
     int32_t together, longest;
 };
 
-/* The bytes of a file, and where the number of a document is. */
-static inline int64_t logps_offset(int64_t documents, bool mismatched, int64_t document)
-{
-    const int64_t header = 32;
-    return header + (int64_t)sizeof(double) * (document + (mismatched ? documents : 0));
-}
-static inline int64_t logps_bytes(int64_t documents, bool mismatched)
-{
-    return logps_offset(documents, mismatched, documents);
-}
-
 /* A new file of the right size whose numbers are NaN: not computed yet. */
 enum status logps_create(const char *path, const struct logps_header *header, int64_t documents, struct error *err);
+
+/* Writes one number; mismatched: only if the header has `together`. path: of the file, for messages. */
+enum status logps_write(int fd, const char *path, int64_t documents, bool mismatched, int64_t document, double logp,
+                        struct error *err);
 
 /* Reads a file: logps (documents), mismatched (documents, or *mismatched NULL), both owned by the caller. STATUS_DATA:
  * it is none, or of another number of documents. Numbers may be NaN. */

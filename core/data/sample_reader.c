@@ -101,8 +101,8 @@ enum status sample_read(struct sample_reader *reader, int64_t sample, bool read_
                            read_tokens ? reader->tokens + *len : NULL, reader->mask ? reader->mask + *len : NULL, err));
         const struct teacher_file *teacher = reader->source->teacher;
         if (teacher && read_tokens)
-            TRY(teacher_file_read(teacher, first, count, reader->teacher_ids + *len * teacher->K,
-                                  reader->teacher_logps + *len * teacher->K, err));
+            TRY(teacher_file_read(teacher, first, count, reader->teacher_ids + *len * teacher->header.K,
+                                  reader->teacher_logps + *len * teacher->header.K, err));
         *len += count;
         if (token_stream_masks(config) && token_stream_cuts(config))
             TRY(add_document_ends(reader, first, count, err));

@@ -3,29 +3,34 @@
  *
  *     magic       "ztteach\1"     8 bytes
  *     data        u64             the fingerprint of the token set
+ *     model       u64             as in logps_file.h
  *     tokens      i64             of the set
  *     K, V        i32[2]          tokens that a row has, of a vocabulary of V
- *     rows        of each token of the set: i32[K] the K most probable next tokens, rising; f16[K] their
- * log-probabilities
+ *     rows        of each token: i32[K] the most probable next tokens, rising; f16[K] their log-probabilities
  *
  * A row whose first token is -1 was not computed: its target does not count. Numbers are little-endian. */
 #pragma once
 
 #include "core/data/token_set.h"
 
+struct teacher_header {
+    char magic[8]; /* set by teacher_file_create() */
+    uint64_t data, model;
+    int64_t tokens;
+    int32_t K, V;
+};
+
 struct teacher_file {
     char *path; /* owned */
     int fd;
-    uint64_t data;
-    int64_t tokens;
-    int32_t K, V;
+    struct teacher_header header;
 };
 
 /* Opens a file. STATUS_DATA: it is none, or not whole. */
 enum status teacher_file_open(const char *path, bool writes, struct teacher_file **file, struct error *err);
 
-/* Makes a file whose rows are not computed; all of `wanted` but fd is set. */
-enum status teacher_file_create(const struct teacher_file *wanted, struct error *err);
+/* Makes a file whose rows are not computed. */
+enum status teacher_file_create(const char *path, struct teacher_header header, struct error *err);
 void teacher_file_close(struct teacher_file *file); /* may be NULL */
 RELEASER(teacher_file_drop, struct teacher_file, teacher_file_close)
 

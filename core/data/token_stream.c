@@ -304,7 +304,7 @@ static enum status add_teacher(const struct token_stream *stream, struct slot *s
 {
     const struct teacher_file *teacher = stream->reader.source->teacher;
     const struct sample_reader *reader = &stream->reader;
-    const int64_t start = slot->batch.num_tokens, K = teacher->K;
+    const int64_t start = slot->batch.num_tokens, K = teacher->header.K;
     for (int64_t i = 0; i + 1 < length; i++) {
         const int32_t *ids = reader->teacher_ids + (first + i) * K;
         const bool counts = !reader->mask || reader->mask[first + i + 1];
@@ -535,7 +535,7 @@ static enum status allocate(struct token_stream *stream, struct error *err)
         slot->types = c->classification ? slot->positions + most.max_tokens : NULL;
         slot->seq_start = slot->positions + (c->classification ? 2 : 1) * most.max_tokens;
         if (c->source.teacher) {
-            const size_t rows = (size_t)(most.max_tokens + 1) * (size_t)c->source.teacher->K;
+            const size_t rows = (size_t)(most.max_tokens + 1) * (size_t)c->source.teacher->header.K;
             slot->teacher_ids = memory_alloc(rows * sizeof *slot->teacher_ids);
             slot->teacher_logps = memory_alloc(rows * sizeof *slot->teacher_logps);
         }
@@ -547,7 +547,7 @@ static enum status allocate(struct token_stream *stream, struct error *err)
     stream->reader.tokens = stream->memory + SLOTS * per_slot;
     stream->reader.ends = stream->reader.tokens + sample_reader_room(c);
     if (c->source.teacher) {
-        const size_t rows = (size_t)sample_reader_room(c) * (size_t)c->source.teacher->K;
+        const size_t rows = (size_t)sample_reader_room(c) * (size_t)c->source.teacher->header.K;
         stream->reader.teacher_ids = memory_alloc(rows * sizeof(int32_t));
         stream->reader.teacher_logps = memory_alloc(rows * sizeof(float));
     }

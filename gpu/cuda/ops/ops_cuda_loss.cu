@@ -186,19 +186,12 @@ __device__ __forceinline__ void loss_put_zeros(T *dlogits, int columns, int whol
         from_float(0, &dlogits[j]);
 }
 
-/* The gradient of a row whose loss is -z of its target, or that has no target; the whole block calls it. */
-template <typename T, int V, int THREADS>
-__device__ __forceinline__ void put_linear_gradient(const struct cross_entropy_args &a, T *dlogits, int target, float z,
-                                                    float gradient, struct logit_map map)
+/* The factor of a row's gradient. */
+__device__ __forceinline__ float scale_of_row(const struct cross_entropy_args &a, int64_t i)
 {
-    const int columns = static_cast<int>(a.V);
-    const float at[1] = {z};
-    float by_logit[1] = {gradient};
-    __syncthreads(); /* the target's logit was read */
-    loss_put_zeros<T, V, THREADS>(dlogits, columns, columns / V * V, static_cast<int>(a.V_padded));
-    __syncthreads();
-    loss_times_slope(by_logit, at, map);
-    if (threadIdx.x == 0 && target >= 0) from_float(by_logit[0], &dlogits[target]);
+    float scale = a.step_scale ? a.scale * *a.step_scale : a.scale;
+    if (a.loss_scale) scale *= *a.loss_scale;
+    return a.row_scale ? scale * a.row_scale[i] : scale;
 }
 
 /* The target's gradient, q - p, which may be tiny, from p in double. */
@@ -234,26 +227,22 @@ __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
     const int columns = static_cast<int>(a.V), whole = columns / V * V;
     const int padded = static_cast<int>(a.V_padded);
     const int rest = whole + static_cast<int>(threadIdx.x); /* this thread's element after the whole vectors */
-    const float of_step = a.step_scale ? a.scale * *a.step_scale : a.scale;
-    const float of_rows = a.loss_scale ? of_step * *a.loss_scale : of_step;
     struct row_gradient row = {{a.logit_scale, a.softcap}, 0, 0, 0};
     for (int64_t i = blockIdx.x; i < a.M; i += gridDim.x) {
-        const float scale = a.row_scale ? of_rows * a.row_scale[i] : of_rows;
-        row.shift = scale * a.smoothing / static_cast<float>(columns);
         const L *logits = static_cast<const L *>(a.logits) + i * a.ld_logits;
         T *dlogits = static_cast<T *>(a.dlogits) + (a.dlogits ? i * a.ld_dlogits : 0);
         const int target = a.targets[i];
-        float logit[1] = {0}, last[1] = {0};
-        if (threadIdx.x == 0 && target >= 0) {
-            logit[0] = to_float(logits[target]);
-            to_logits(logit, row.map);
-        }
-        if (target < 0 || a.linear) {
-            if (threadIdx.x == 0) losses[i] = static_cast<double>(-logit[0]);
-            if (a.dlogits) put_linear_gradient<T, V, THREADS>(a, dlogits, target, logit[0], -scale, row.map);
+        if (target < 0) {
+            if (threadIdx.x == 0) losses[i] = 0;
+            if (a.dlogits) loss_put_zeros<T, V, THREADS>(dlogits, columns, whole, padded);
             continue;
         }
         struct row_share share = {{-FLT_MAX, 0}, 0};
+        float logit[1] = {0}, last[1] = {0};
+        if (threadIdx.x == 0) {
+            logit[0] = to_float(logits[target]);
+            to_logits(logit, row.map);
+        }
         loss_read_row<L, V, THREADS>(&share, logits, kept, whole, held, row.map, a.smoothing > 0);
         if (rest < columns) {
             float z[1] = {to_float(logits[rest])};
@@ -270,7 +259,9 @@ __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
             below = block_sum<THREADS>(share.total, slots[2]) / static_cast<float>(columns) - row.highest;
         if (threadIdx.x == 0) losses[i] = row_loss(sum, row.highest, logit[0], below, a.smoothing);
         if (a.dlogits) {
+            const float scale = scale_of_row(a, i);
             row.factor = scale / sum;
+            row.shift = scale * a.smoothing / static_cast<float>(columns);
             loss_put_gradient<T, L, V, THREADS>(dlogits, logits, kept, whole, held, row);
             if (rest < columns) {
                 to_gradient<L>(last, row);
@@ -280,6 +271,34 @@ __global__ void __launch_bounds__(THREADS, RESIDENT / THREADS)
             for (int j = columns + static_cast<int>(threadIdx.x); j < padded; j += THREADS) from_float(0, &dlogits[j]);
             if (threadIdx.x == 0) loss_put_target(&dlogits[target], logit[0], sum, row, scale, a.smoothing);
         }
+    }
+}
+
+template <typename L> __device__ __forceinline__ float logit_at(const L *logits, int j, struct logit_map map)
+{
+    float z[1] = {to_float(logits[j])};
+    to_logits(z, map);
+    return z[0];
+}
+
+/* Rows whose loss is minus the logit of the target. */
+template <typename T, typename L>
+__global__ void __launch_bounds__(NARROW) linear_loss_kernel(struct cross_entropy_args a, double *losses)
+{
+    const struct logit_map map = {a.logit_scale, a.softcap};
+    const int columns = static_cast<int>(a.V), padded = static_cast<int>(a.V_padded);
+    for (int64_t i = blockIdx.x; i < a.M; i += gridDim.x) {
+        const int target = a.targets[i];
+        float z[1] = {0}, gradient[1] = {-scale_of_row(a, i)};
+        if (target >= 0) z[0] = logit_at(static_cast<const L *>(a.logits) + i * a.ld_logits, target, map);
+        if (threadIdx.x == 0) losses[i] = static_cast<double>(-z[0]);
+        if (!a.dlogits) continue;
+        T *dlogits = static_cast<T *>(a.dlogits) + i * a.ld_dlogits;
+        __syncthreads(); /* the logit was read */
+        loss_put_zeros<T, 1, NARROW>(dlogits, columns, columns, padded);
+        __syncthreads();
+        loss_times_slope(gradient, z, map);
+        if (threadIdx.x == 0 && target >= 0) from_float(gradient[0], &dlogits[target]);
     }
 }
 
@@ -300,13 +319,6 @@ __device__ __forceinline__ int64_t teacher_place(const int32_t *ids, int64_t cou
             high = middle;
     }
     return low;
-}
-
-template <typename L> __device__ __forceinline__ float logit_at(const L *logits, int j, struct logit_map map)
-{
-    float z[1] = {to_float(logits[j])};
-    to_logits(z, map);
-    return z[0];
 }
 
 /* The gradient of a row with a teacher, in tiles from left to right: it may lie over the logits. */
@@ -339,14 +351,13 @@ __device__ void put_distilled_gradient(const struct cross_entropy_args &a, T *dl
 
 /* Rows with a teacher. */
 template <typename T, typename L>
-__global__ void __launch_bounds__(NARROW) distill_kernel(struct cross_entropy_args a, double *losses)
+__global__ void __launch_bounds__(NARROW, 1) distill_kernel(struct cross_entropy_args a, double *losses)
 {
     SHARED(float, slots, [6][MAX_WARPS]);
     const struct logit_map map = {a.logit_scale, a.softcap};
     const int columns = static_cast<int>(a.V), padded = static_cast<int>(a.V_padded),
               first = static_cast<int>(threadIdx.x);
-    const float of_step = a.step_scale ? a.scale * *a.step_scale : a.scale;
-    const float of_rows = a.loss_scale ? of_step * *a.loss_scale : of_step, cooler = 1 / a.temperature;
+    const float cooler = 1 / a.temperature;
     for (int64_t i = blockIdx.x; i < a.M; i += gridDim.x) {
         const L *logits = static_cast<const L *>(a.logits) + i * a.ld_logits;
         T *dlogits = static_cast<T *>(a.dlogits) + (a.dlogits ? i * a.ld_dlogits : 0);
@@ -382,8 +393,7 @@ __global__ void __launch_bounds__(NARROW) distill_kernel(struct cross_entropy_ar
                 (1 - a.alpha) * (logf(sums.total) + sums.highest - logit_at(logits, a.targets[i], map)) +
                 a.alpha * a.temperature * a.temperature * kl);
         __syncthreads(); /* the target was read */
-        if (a.dlogits)
-            put_distilled_gradient(a, dlogits, logits, i, a.row_scale ? of_rows * a.row_scale[i] : of_rows, sums);
+        if (a.dlogits) put_distilled_gradient(a, dlogits, logits, i, scale_of_row(a, i), sums);
     }
 }
 
@@ -432,9 +442,9 @@ template <typename T, typename L>
 void cross_entropy(struct stream *stream, const struct cross_entropy_args *a, double *losses)
 {
     constexpr int V = std::max(VECTOR<T>, VECTOR<L>);
-    if (a->K) {
-        LAUNCH(stream, "cross_entropy", (distill_kernel<T, L>), grid_of(stream, a->M, RESIDENT / NARROW), NARROW, *a,
-               losses);
+    if (a->K || a->linear) {
+        LAUNCH(stream, "cross_entropy", (a->K ? distill_kernel<T, L> : linear_loss_kernel<T, L>),
+               grid_of(stream, a->M, RESIDENT / NARROW), NARROW, *a, losses);
         return;
     }
     const bool narrow = a->V * static_cast<int64_t>(sizeof(L)) <= NARROW_ROW;
