@@ -120,6 +120,7 @@ static void plan_dry_one(struct engine *t, const char *world_source, bool resume
         printf("data: %s\n", PRINTABLE(refused->text)); /* nothing is known yet */
         refused->code = STATUS_OK;
     }
+    if (data_known && !resumes) engine_check_reference(t, refused);
     if (refused->code == STATUS_OK && !resumes) { /* absent weights are no error: a config.json suffices for a plan */
         bool absent;
         struct error err;

@@ -163,16 +163,26 @@ void engine_close_data(struct engine *engine);
 /* In place of engine_open_data(), with engine->scores: data.train, whose samples are documents. */
 enum status engine_open_scored(struct engine *engine, struct error *err);
 
-/* Reads preference.reference, a file, for data.train; that of data.validation lies beside it, PREFIX.logps. */
-enum status engine_read_references(struct engine *engine, struct error *err);
+/* What preference.reference names. START: the model that training starts from, or an adapter's base. */
+struct reference {
+    enum { REFERENCE_NONE, REFERENCE_START, REFERENCE_FILE, REFERENCE_FOLDER } kind;
+    char folder[FS_PATH_MAX]; /* FOLDER: of a model, a checkpoint or a run */
+};
 
-/* Gives a source its numbers from a file of ztrain score. */
+enum status engine_find_reference(const struct engine *engine, struct reference *found, struct error *err);
+
+/* Source `number` of those that have references: data.train's, then data.validation; NULL: there are no more. */
+struct token_source *engine_reference_source(struct engine *engine, int number);
+
+/* REFERENCE_FILE: the file of a source, which exists; that of data.validation lies beside it, PREFIX.logps. */
+enum status engine_reference_file(const struct engine *engine, int number, char path[FS_PATH_MAX], struct error *err);
+
+/* Gives a source its numbers from a file of ztrain score. STATUS_DATA: a document of a sample has no finite one. */
 enum status engine_read_reference(const struct engine *engine, const char *path, struct token_source *source,
                                   struct error *err);
 
-/* STATUS_DATA: a document of a sample has no finite number in `path`. */
-enum status engine_check_references(const struct engine *engine, const char *path, const struct token_source *source,
-                                    struct error *err);
+/* Whether the reference is there; files are read. */
+enum status engine_check_reference(struct engine *engine, struct error *err);
 
 /* Once the sources have references: streams read them from then on. */
 void engine_use_references(struct engine *engine);

@@ -2,7 +2,6 @@
 /* engine_data.c: the data of a run, compared with its spec and its model. See engine.h. */
 #include "cmd/engine/engine.h"
 #include "core/data/document_fit.h"
-#include "core/data/logps_file.h"
 
 #include <xxhash.h>
 
@@ -349,40 +348,6 @@ static enum status take_preferences(const struct engine *t, const char *key, str
     return STATUS_OK;
 }
 
-enum status engine_check_references(const struct engine *t, const char *path, const struct token_source *source,
-                                    struct error *err)
-{
-    const bool kto = t->train_config.preference->loss == PREFERENCE_KTO;
-    for (int64_t i = 0; i < source->fit->starts[source->fit->samples]; i++) {
-        const uint32_t document = source->fit->documents[i];
-        if (!isfinite(source->references[document]) || (kto && !isfinite(source->kl_references[document])))
-            return error_set(
-                err, STATUS_DATA,
-                "'%s' has no finite log-probability of document %u: it is not finished, or the model gave none", path,
-                document);
-    }
-    return STATUS_OK;
-}
-
-enum status engine_read_reference(const struct engine *t, const char *path, struct token_source *source,
-                                  struct error *err)
-{
-    struct logps_header header;
-    const bool kto = t->train_config.preference->loss == PREFERENCE_KTO;
-    TRY(logps_read(path, source->labels->documents, &header, &source->references, &source->kl_references, err));
-    if (header.data && header.data != source->fingerprint)
-        return error_set(err, STATUS_DATA, "'%s' was scored on other data; hint: ztrain score makes it again", path);
-    const int64_t together = t->train_config.micro_batch_size, longest = t->spec->data.seq_length;
-    if (kto && (header.together != together || header.longest != longest)) {
-        error_set(err, STATUS_DATA,
-                  "'%s' was scored for micro-batches of %d and samples of up to %d tokens, and the run has %" PRId64
-                  " and %" PRId64 ": mismatched answers differ",
-                  path, header.together, header.longest, together, longest);
-        return error_hint(err, "ztrain score --mismatched M --set data.seq_length=N makes it");
-    }
-    return engine_check_references(t, path, source, err);
-}
-
 static enum status take_teacher(const struct engine *t, struct token_source *source, struct error *err)
 {
     const struct teacher_file *teacher = t->teacher;
@@ -481,34 +446,6 @@ enum status engine_open_scored(struct engine *t, struct error *err)
     TRY(whole_fit_new(source->set, spec->data.seq_length, 1, &source->fit, err));
     t->train_config.source = *source;
     return STATUS_OK;
-}
-
-/* Whose file lies beside the only shard of data.validation. */
-static enum status read_validation_references(struct engine *t, struct error *err)
-{
-    const struct string_list *list = &t->spec->data.validation;
-    char path[FS_PATH_MAX];
-    const int stem = (int)strlen(list->items[0]) - (fs_has_suffix(list->items[0], ".bin") ? 4 : 0);
-    if (list->count > 1 || snprintf(path, sizeof path, "%.*s.logps", stem, list->items[0]) >= FS_PATH_MAX)
-        return error_set(err, STATUS_USAGE,
-                         "preference.reference is a file, and data.validation has several shards; hint: name a folder");
-    return engine_read_reference(t, path, &t->validation, err);
-}
-
-enum status engine_read_references(struct engine *t, struct error *err)
-{
-    if (t->sources.count > 1)
-        return error_set(err, STATUS_USAGE,
-                         "preference.reference is a file, and data.train is a mixture; hint: name a folder");
-    TRY(engine_read_reference(t, t->spec->preference.reference, &t->sources.items[0], err));
-    return t->validation.set ? read_validation_references(t, err) : STATUS_OK;
-}
-
-void engine_use_references(struct engine *t)
-{
-    for (int i = 0; i < t->mixture.order.count; i++) t->mixture.sources[i] = t->sources.items[i];
-    if (!t->train_config.mixture) t->train_config.source = t->sources.items[0];
-    t->validation_config.source = t->validation;
 }
 
 enum status engine_name_error(const struct engine *t, enum status status, struct error *err)

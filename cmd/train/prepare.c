@@ -68,6 +68,7 @@ static enum status prepare_data(struct run *run, struct error *err)
 {
     run->spec_json = spec_to_json(run->spec);
     TRY(engine_open_data(&run->engine, err));
+    if (!run->checkpoint) TRY(engine_check_reference(&run->engine, err));
     if (run->boot->rank == 0)
         TRY(checkpoint_save_cache_new(run->spec->model.tokenizer_folder, run->spec->model.folder, &run->save_cache,
                                       err));

@@ -638,6 +638,11 @@ static void check_preference(const struct rules *r)
          "'train.label_smoothing' has no meaning with preferences; hint: preference.label_smoothing"},
         {(on || rewards) && r->spec->data.seq_length < 2, AT_VALUE, "data.seq_length",
          "'data.seq_length' 1 holds no answer; hint: use 2 or more"},
+        {p->reference && strcmp(p->reference, "adapter-off") == 0 && !r->spec->adapter.on, AT_VALUE,
+         "preference.reference",
+         "'preference.reference' adapter-off, and there is no adapter; hint: remove it: the reference is the model "
+         "that "
+         "training starts from"},
         {p->loss == PREFERENCE_KTO && r->spec->train.virtual_ranks > 0, AT_KEY, "train.virtual_ranks",
          "'train.virtual_ranks' does not go with kto, whose KL is a mean over the micro-batches of all ranks at a "
          "time; hint: another loss, or no virtual ranks"},

@@ -88,7 +88,7 @@ struct preference_settings {
     enum preference_loss loss; /* NONE: samples are text */
     double beta, label_smoothing, gamma, rpo_alpha;
     double desirable_weight, undesirable_weight;
-    const char *reference; /* NULL: none */
+    const char *reference; /* NULL: the model that training starts from, or the base of an adapter */
 };
 
 /* ---- the transformer ----------------------------------------------------- */
