@@ -204,14 +204,7 @@ static enum status show_data(const struct arguments *a, struct data_view *view, 
         }
     }
     TRY(token_set_open(a->words, words, &view->set, err));
-    const char *bin;
-    bool labelled = false; /* if a shard has labels, every one must */
-    for (int i = 0; (bin = token_set_shard(view->set, i, &(int64_t){0}, &(int64_t){0})); i++) {
-        const int length = (int)strlen(bin) - (fs_has_suffix(bin, ".bin") ? 4 : 0);
-        OWNED char *path = memory_printf("%.*s.labels", length, bin);
-        labelled |= !fs_is_absent(path);
-    }
-    if (labelled) TRY(label_set_open(view->set, &view->labels, err));
+    TRY(label_set_find(view->set, &view->labels, err));
     TRY(data_summary_read(view->set, view->seq_length, &sum, err));
     signal(SIGPIPE, SIG_DFL); /* a reader that has seen enough (head) ends this without a message */
     print_data_counts(view, &sum);

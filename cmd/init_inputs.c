@@ -194,23 +194,19 @@ static enum status init_count_lengths(struct init *t, struct error *err)
     return STATUS_OK;
 }
 
-/* A classifier's labels lie beside the first shard. */
 static enum status init_read_labels(struct init *t, struct error *err)
 {
-    int64_t documents, tokens;
-    const char *bin = token_set_shard(t->set, 0, &documents, &tokens);
-    char path[FS_PATH_MAX];
-    snprintf(path, sizeof path, "%.*s.labels", (int)(strlen(bin) - strlen(".bin")), bin);
+    const char *bin = token_set_shard(t->set, 0, &(int64_t){0}, &(int64_t){0});
     label_set_close(TAKEN(t->labels));
-    if (fs_exists(path)) {
-        TRY(label_set_open(t->set, &t->labels, err));
+    TRY(label_set_find(t->set, &t->labels, err));
+    if (t->labels) {
         t->longest = t->labels->longest;
         if (!label_set_is_preference(t->labels)) return STATUS_OK;
         error_set(err, STATUS_DATA, "'%s' holds answers that people prefer or not", PRINTABLE(bin));
         return error_hint(err, "write the run spec by docs/preferences.md: ztrain init knows texts and labels");
     }
     if (t->desc.num_labels > 0) {
-        error_set(err, STATUS_DATA, "the model is a classifier, and '%s' is not there", PRINTABLE(path));
+        error_set(err, STATUS_DATA, "the model is a classifier, and '%s' has no labels", PRINTABLE(bin));
         return error_hint(err, "ztrain-tokenize FILE --output PREFIX --tokenizer MODEL --label COLUMN writes labels");
     }
     return model_desc_check_causal(&t->desc, err);

@@ -146,7 +146,8 @@ static const int tunable_widths[TUNABLE_COUNT] = {[TUNABLE_STAGE] = 5, [TUNABLE_
 
 static void print_fit_row(const struct fit_plan *p, int number, const struct fit_candidate *c)
 {
-    const int64_t tokens = p->spec->train_batch_size * p->spec->data.seq_length;
+    const int64_t tokens =
+        p->spec->train_batch_size * preference_sequences(&p->spec->preference) * p->spec->data.seq_length;
     printf("%2d%c %8.1f %8.0f %5.1f %7.1f %7.1f", number,
            is_given(p, c) ? '='
            : c->rounds    ? '*'

@@ -38,8 +38,9 @@ static void print_speed_head(struct simulated_run *p, struct simulated_machine *
            p->engine.world, PLURAL(p->engine.world), spec->zero.stage, dtype_name(spec->dtype));
     if (p->engine.world > p->machine->link.per_node)
         printf("nodes of %d GPU%s\n", p->machine->link.per_node, PLURAL(p->machine->link.per_node));
-    printf("a step: %" PRId64 " micro-batch%s of %" PRId64 " x %" PRId64 " tokens on each rank", micros,
-           micros == 1 ? "" : "es", spec->train_micro_batch_size_per_gpu, spec->data.seq_length);
+    printf("a step: %" PRId64 " micro-batch%s of %" PRId64 " x %s%" PRId64 " tokens on each rank", micros,
+           micros == 1 ? "" : "es", spec->train_micro_batch_size_per_gpu,
+           preference_sequences(&spec->preference) > 1 ? "2 x " : "", spec->data.seq_length);
     if (spec->transformer.recompute != RECOMPUTE_NONE)
         printf(", recomputed in backward (%s)", recompute_name(spec->transformer.recompute));
     putchar('\n');
@@ -100,8 +101,12 @@ static void print_speed_of_run(struct simulated_run *p, double seconds, double p
         return;
     }
     const double hours = (double)steps * seconds / 3600, gpu_hours = hours * p->engine.world;
-    printf("\n  %-24s %" PRId64 " steps, %.*f hours, %.*f GPU hours; evaluations and checkpoints come on top\n",
-           "the whole run", steps, hours < 1 ? 4 : 1, hours, gpu_hours < 1 ? 4 : 1, gpu_hours);
+    struct reference reference;
+    const bool scores = engine_find_reference(&p->engine, &reference, &unknown) == STATUS_OK &&
+                        (reference.kind == REFERENCE_START || reference.kind == REFERENCE_FOLDER);
+    printf("\n  %-24s %" PRId64 " steps, %.*f hours, %.*f GPU hours; evaluations%s and checkpoints come on top\n",
+           "the whole run", steps, hours < 1 ? 4 : 1, hours, gpu_hours < 1 ? 4 : 1, gpu_hours,
+           scores ? ", scoring the reference (about a third of an epoch)" : "");
     if (price > 0) printf("  %-24s %.2f, at %g a GPU hour\n", "its cost", price * gpu_hours, price);
 }
 

@@ -348,6 +348,16 @@ static enum status take_preferences(const struct engine *t, const char *key, str
     return STATUS_OK;
 }
 
+/* Without `preference` a model learns the rejected answers as well as the chosen ones: it may have been forgotten. */
+static void notice_preferences(const struct engine *t, const char *name, const struct token_set *set)
+{
+    RELEASED(label_set_drop) struct label_set *labels = NULL;
+    struct error unread;
+    if (t->rank != 0 || t->quiet || t->train_config.preference || t->spec->model.task != TASK_CAUSAL_LM) return;
+    if (label_set_find(set, &labels, &unread) == STATUS_OK && labels && label_set_is_preference(labels))
+        log_warn("%s holds preferred and rejected answers, and without preference.loss both are learned", name);
+}
+
 static enum status take_teacher(const struct engine *t, struct token_source *source, struct error *err)
 {
     const struct teacher_file *teacher = t->teacher;
@@ -370,6 +380,7 @@ static enum status open_training_data(struct engine *t, struct error *err)
         TRY(report_cuts(t, name, t->sources.items[i].set, true, err));
         if (t->desc.num_labels > 1) TRY(take_labels(t, t->sources.items[i].labels, err));
         TRY(take_preferences(t, name, &t->sources.items[i], err));
+        notice_preferences(t, name, t->sources.items[i].set);
     }
     if (t->teacher) TRY(take_teacher(t, &t->sources.items[0], err));
     if (!mixed) {

@@ -133,7 +133,8 @@ static enum status walk_step(struct simulated_run *w, int64_t micro_batches, str
     for (struct engine *t = &w->engine; t; t = t->next) {
         const struct step_schedule schedule = {.base = w->steps};
         struct batch *batch = &batches[count++];
-        *batch = (struct batch){.num_seqs = (int32_t)t->spec->train_micro_batch_size_per_gpu * (t->preference ? 2 : 1),
+        *batch = (struct batch){.num_seqs = (int32_t)t->spec->train_micro_batch_size_per_gpu *
+                                            preference_sequences(&t->spec->preference),
                                 .max_seq = (int32_t)t->spec->data.seq_length};
         /* full samples; documents that are samples have a token less, and no room for more */
         batch->num_tokens =
@@ -278,7 +279,8 @@ double simulated_run_tokens(const struct simulated_run *w)
 {
     double tokens = 0;
     for (const struct run_spec *spec = w->engine.spec; spec; spec = spec->next)
-        tokens += (double)spec->train_batch_size * (double)spec->data.seq_length;
+        tokens +=
+            (double)spec->train_batch_size * preference_sequences(&spec->preference) * (double)spec->data.seq_length;
     return tokens;
 }
 

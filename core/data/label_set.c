@@ -183,6 +183,18 @@ enum status label_set_open(const struct token_set *tokens, struct label_set **la
     return STATUS_OK;
 }
 
+enum status label_set_find(const struct token_set *tokens, struct label_set **labels, struct error *err)
+{
+    const char *bin;
+    bool found = false;
+    for (int i = 0; (bin = token_set_shard(tokens, i, &(int64_t){0}, &(int64_t){0})); i++) {
+        OWNED char *path = memory_printf("%.*s.labels", (int)(strlen(bin) - strlen(".bin")), bin);
+        found |= !fs_is_absent(path);
+    }
+    *labels = NULL;
+    return found ? label_set_open(tokens, labels, err) : STATUS_OK;
+}
+
 void label_set_close(struct label_set *set)
 {
     if (!set) return;

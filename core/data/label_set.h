@@ -27,6 +27,9 @@ struct label_set {
 /* Reads the labels of all documents of `tokens`, borrowed here. STATUS_DATA names file and byte: a file is missing or
  * has a wrong size, a negative label or types that are no pair; label names differ; a document has no tokens. */
 enum status label_set_open(const struct token_set *tokens, struct label_set **labels, struct error *err);
+
+/* The same, unless no shard has a file of labels: *labels NULL. */
+enum status label_set_find(const struct token_set *tokens, struct label_set **labels, struct error *err);
 void label_set_close(struct label_set *labels); /* NULL: nothing */
 RELEASER(label_set_drop, struct label_set, label_set_close)
 

@@ -71,7 +71,8 @@ struct token_stream {
 
 struct batch_limits token_stream_limits(const struct token_stream_config *config)
 {
-    const int64_t count = config->micro_batch_size * (config->preference ? 2 : 1);
+    const int64_t count =
+        config->micro_batch_size * (config->preference ? preference_sequences(config->preference) : 1);
     const int64_t length = config->data.seq_length, multiple = config->token_multiple;
     const bool cuts = token_stream_cuts(config), masked = token_stream_masks(config);
     struct batch_limits limits = {.max_seq = (int32_t)length, .ragged = !cuts || masked};

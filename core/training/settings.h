@@ -91,6 +91,12 @@ struct preference_settings {
     const char *reference; /* NULL: the model that training starts from, or the base of an adapter */
 };
 
+/* Of a sample: chosen and rejected, or KTO's answer and a mismatched one. */
+static inline int preference_sequences(const struct preference_settings *settings)
+{
+    return settings->loss == PREFERENCE_NONE ? 1 : 2;
+}
+
 /* ---- the transformer ----------------------------------------------------- */
 
 struct transformer_settings {

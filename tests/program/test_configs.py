@@ -32,6 +32,13 @@ PRETRAINED = {
                             "rope_theta": 1000000.0, "sliding_window": 32768, "use_sliding_window": False,
                             "tie_word_embeddings": True, "torch_dtype": "bfloat16", "attention_dropout": 0.0,
                             "initializer_range": 0.02, "use_cache": True, "use_mrope": False},
+    "models/qwen2.5-7b": {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "vocab_size": 152064,
+                          "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+                          "num_attention_heads": 28, "num_key_value_heads": 4, "hidden_act": "silu",
+                          "max_position_embeddings": 32768, "max_window_layers": 28, "rms_norm_eps": 1e-6,
+                          "rope_theta": 1000000.0, "sliding_window": 131072, "use_sliding_window": False,
+                          "tie_word_embeddings": False, "torch_dtype": "bfloat16", "attention_dropout": 0.0,
+                          "bos_token_id": 151643, "eos_token_id": 151645, "initializer_range": 0.02, "use_cache": True},
     "models/qwen3-8b": {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "attention_bias": False,
                         "attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096,
                         "initializer_range": 0.02, "intermediate_size": 12288, "max_position_embeddings": 40960,
@@ -63,7 +70,8 @@ PRETRAINED = {
 MILLIONS = {"quickstart.yaml": (1, 3), "gpt2-124m.yaml": (124, 125), "llama-1b.yaml": (1235, 1237),
             "agnews-gpt2.yaml": (124, 125), "agnews-qwen2.5-0.5b.yaml": (494, 495),
             "llama-70b-lora.yaml": (70760, 70762), "qwen3-8b-qlora.yaml": (8234, 8236),
-            "qwen3-30b-a3b.yaml": (30532, 30533), "mrpc-bert.yaml": (109, 110), "mrpc-gpt2.yaml": (124, 125)}
+            "qwen3-30b-a3b.yaml": (30532, 30533), "qwen2.5-7b-dpo.yaml": (7615, 7616),
+            "mrpc-bert.yaml": (109, 110), "mrpc-gpt2.yaml": (124, 125)}
 
 
 def prepare(folder, name):
@@ -73,11 +81,15 @@ def prepare(folder, name):
     sets = []
     for key in ("train", "validation"):
         if re.search(rf"^  {key}: \S+", text, re.M):
-            classifier = "task: sequence_classification" in text
-            write_megatron(folder.at(key), [[1 + i % 200 for i in range(100 if classifier else 6000)]] * 200)
-            if classifier:
+            classifier, pairs = "task: sequence_classification" in text, "preference:" in text
+            length, count = 100 if classifier else 6000, 400 if pairs else 200
+            write_megatron(folder.at(key), [[1 + i % 200 for i in range(length)]] * count)
+            if classifier or pairs:
                 with open(folder.at(f"{key}.labels"), "wb") as f:
-                    f.write(struct.pack("<200i", *(i % 2 for i in range(200))))
+                    f.write(struct.pack(f"<{count}i", *((i + pairs) % 2 for i in range(count))))
+            if pairs:
+                with open(folder.at(f"{key}.mask"), "wb") as f:
+                    f.write((bytes(1000) + b"\1" * (length - 1000)) * count)
             sets += ["--set", f"data.{key}={folder.at(key)}"]
     if match := re.search(r"^  pretrained: (\S+)", text, re.M):
         os.makedirs(folder.at("model"))
@@ -117,7 +129,7 @@ def test_the_plan_has_the_right_size(folder, name):
 
 
 @pytest.mark.parametrize("name, device, ranks", [("llama-70b-lora.yaml", "h100", 8), ("qwen3-8b-qlora.yaml", "rtx4090", 1),
-                                                 ("qwen3-30b-a3b.yaml", "h100", 8)])
+                                                 ("qwen3-30b-a3b.yaml", "h100", 8), ("qwen2.5-7b-dpo.yaml", "h100", 8)])
 def test_a_run_fits_the_cards_that_its_spec_names(folder, name, device, ranks):
     done = folder.ztrain("plan", "--bytes", "--config", os.path.join(ROOT, "configs", name), "--device", device, "--world", ranks,
                          *prepare(folder, name))
@@ -132,6 +144,20 @@ def test_plans_count_what_a_token_meets(folder):
     routing, mfu = (float(re.search(words, speed).group(1)) for words in (r"expert routing +\S+ +(\S+)", r"MFU +\S+ +(\S+)%"))
     assert routing > 0 and 5 < mfu < 60, speed  # of all experts it would be ten times as much
     assert float(re.search(r"tokens/s +\S+ +(\S+)", speed).group(1)) >= 8 * 18000, speed  # the best published: 12,040
+
+
+def test_a_pair_is_planned_as_two_answers(folder):
+    """Time and tokens of DPO's step are those of text with twice the batch; a reference that is scored comes on top."""
+    plan = ["plan", "--speed", "--config", os.path.join(ROOT, "configs", "qwen2.5-7b-dpo.yaml"), "--world", 8,
+            *prepare(folder, "qwen2.5-7b-dpo.yaml")]
+    pairs = folder.ztrain(*plan).out
+    text = folder.ztrain(*plan, "--set", "preference.loss=none", "--set", "checkpoint.metric=eval_loss", "--set", "train_batch_size=256",
+                         "--set", "train_micro_batch_size_per_gpu=2", "--set", "data.packing=false").out
+    speeds = [float(re.search(r"tokens/s +\S+ +(\S+)", out).group(1)) for out in (pairs, text)]
+    assert speeds[0] == pytest.approx(speeds[1], rel=0.03)
+    assert "of 1 x 2 x 8192 tokens" in pairs and "of 2 x 8192 tokens" in text
+    assert "scoring the reference" in pairs and "scoring" not in text
+    assert "rewards" not in folder.ztrain(*plan[:1], "--fit", *plan[2:]).err
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name != "quickstart.yaml"])

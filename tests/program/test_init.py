@@ -180,7 +180,7 @@ def test_documents_with_labels_train_a_classifier(place):
     done = init(place, "--seq-length", 10, "--out", "-", data="mood", expect=USAGE)
     assert re.search(r"--seq-length: a document has \d+ tokens, and 10 is the most; hint: ztrain-tokenize --max-length 10", done.final_error)
     put_model(place, "sorter", {**LLAMA, "architectures": ["LlamaForSequenceClassification"], "num_labels": 2})
-    assert "text.labels' is not there" in init(place, "--out", "-", model="sorter", expect=DATA).final_error
+    assert "text.bin' has no labels" in init(place, "--out", "-", model="sorter", expect=DATA).final_error
 
 
 def test_several_shards_are_a_list(place):
