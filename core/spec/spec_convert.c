@@ -367,13 +367,11 @@ static enum status convert_all(struct convert *c, FILE *out, struct string_list 
     convert_precision(c);
     convert_memory(c);
     convert_checkpoints(c);
+    convert_preferences(c);
     convert_data(c); /* before convert_evaluation() takes what it looks at */
     convert_evaluation(c);
     convert_output(c);
-    const struct spec_node *stage = c->kind == CONVERT_FACTORY ? convert_take(c, "stage") : NULL;
-    if (stage && !spec_is_text(stage, "sft") && !spec_is_text(stage, "pt"))
-        convert_note(c, "'stage' %s: preference.loss, or model.task reward, says so here (docs/preferences.md)",
-                     convert_show(c, stage));
+    if (c->kind == CONVERT_FACTORY) convert_take(c, "stage");
     struct spec_node *shards = convert_json(c, convert_take(c, "deepspeed"));
     convert_rest(c);
     TRY(convert_deepspeed(c, shards, errors, err));

@@ -91,11 +91,13 @@ static void data_add(struct data_sets *sets, const struct data_set *set, bool va
     const char *shards = data_shards(sets, set->input, sets->train);
     if (validates && data_has(list, shards)) shards = convert_text(c, "%s-%d", shards, list->count + 1);
     const char *place = data_places(c, set, shards);
-    const char *form = set->form == FORM_CHAT    ? " --chat-template"
+    const char *form = c->prefers                ? " --preference"
+                       : set->form == FORM_CHAT  ? " --chat-template"
                        : set->form == FORM_PAIRS ? convert_text(c, " --completion %s", data_word(c, set->fields))
                                                  : "";
-    const char *fields =
-        set->form == FORM_PAIRS || !set->fields ? "" : convert_text(c, " --fields %s", data_word(c, set->fields));
+    const char *fields = c->prefers || set->form == FORM_PAIRS || !set->fields
+                             ? ""
+                             : convert_text(c, " --fields %s", data_word(c, set->fields));
     const char *share = validates || !sets->share ? "" : convert_text(c, " --validation %s", sets->share);
     convert_append(c, list, shards);
     convert_note(c, "data.%s has %s, which this makes: ztrain-tokenize %s%s%s --tokenizer %s --output %s%s",

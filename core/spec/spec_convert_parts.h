@@ -17,6 +17,7 @@ struct convert {
     const char *model;     /* the model's folder or name; NULL: none is named */
     const char *deepspeed; /* --deepspeed, or NULL */
     const struct convert_request *request;
+    bool prefers;                                 /* the data are preferences */
     bool shards;                                  /* a DeepSpeed configuration counts */
     const struct spec_node *optimizer, *schedule; /* of a file, under the source's names; NULL: none */
 };
@@ -81,8 +82,9 @@ void convert_memory(struct convert *c); /* recomputation, FSDP */
 void convert_checkpoints(struct convert *c);
 void convert_evaluation(struct convert *c);
 void convert_output(struct convert *c);
-void convert_adapter(struct convert *c); /* spec_convert_adapter.c */
-void convert_data(struct convert *c);    /* spec_convert_data.c */
+void convert_adapter(struct convert *c);     /* spec_convert_adapter.c */
+void convert_preferences(struct convert *c); /* spec_convert_preference.c */
+void convert_data(struct convert *c);        /* spec_convert_data.c */
 
 /* Lays the DeepSpeed configuration over the run spec; `named`: by the files, or NULL. STATUS_USAGE: it is none. */
 enum status convert_deepspeed(struct convert *c, struct spec_node *named, struct string_list *errors,

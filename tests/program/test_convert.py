@@ -354,7 +354,8 @@ def test_a_note_on_a_key(folder, keys, words):
     ({"adapter": "lora", "lora_model_dir": "out/one"}, ("'model.adapter': cannot open 'out/one/adapter_config.json'",)),
     ({"load_in_4bit": True}, ("'load_in_4bit' true", "not quantized, as all")),
     ({"adapter": "lora", "peft": {"loftq_config": {"loftq_bits": 4}}}, ("'peft': left out", "loftq_config")),
-    ({"rl": "dpo"}, ("'rl' dpo", "no preference")),
+    ({"rl": "grpo"}, ("'rl' grpo is not here", "fine-tuned on the text")),
+    ({"rl": "dpo"}, ("ztrain-tokenize talks.jsonl --preference --tokenizer base",)),
     ({"chat_template": "chatml"}, ("'chat_template' chatml", "chat_template.jinja")),
     ({"train_on_inputs": True}, ("'train_on_inputs' true",)),
     ({"val_set_size": 500}, ("'val_set_size' 500 counts rows", "0.02")),
@@ -380,6 +381,25 @@ def test_a_note_on_a_key_of_axolotl(folder, keys, words):
     assert convert(folder, {**AXOLOTL, **keys}).note(*words)
 
 
+@pytest.mark.parametrize("kind, keys, section", [
+    (AXOLOTL, {"rl": "dpo"}, {"loss": "sigmoid"}),
+    (AXOLOTL, {"rl": "ipo", "rl_beta": 0.2}, {"loss": "ipo", "beta": 0.2}),
+    (AXOLOTL, {"rl": "kto", "kto_desirable_weight": 0.5, "kto_undesirable_weight": 2.0},
+     {"loss": "kto", "desirable_weight": 0.5, "undesirable_weight": 2.0}),
+    (AXOLOTL, {"rl": "simpo", "simpo_gamma": 0.7}, {"loss": "simpo", "gamma": 0.7}),
+    (FACTORY, {"stage": "dpo", "pref_beta": 0.3, "pref_ftx": 0.1}, {"loss": "sigmoid", "beta": 0.3, "rpo_alpha": 0.1}),
+    (FACTORY, {"stage": "dpo", "pref_loss": "orpo"}, {"loss": "orpo"}),
+    (FACTORY, {"stage": "kto", "kto_chosen_weight": 0.5}, {"loss": "kto", "desirable_weight": 0.5}),
+    (AXOLOTL, {"reward_model": True}, None),
+    (FACTORY, {"stage": "rm"}, None),
+])
+def test_preferences(folder, kind, keys, section):
+    got = convert(folder, {**kind, **keys})
+    assert got.spec.get("preference") == section
+    assert (got.spec["model"].get("task") == "reward") == (section is None)
+    assert got.note("talks", "--preference --tokenizer base") and "--completion" not in str(got.notes)
+
+
 @pytest.mark.parametrize("value, model", [(0.02, {"output_router_logits": True, "router_aux_loss_coef": 0.02}), (0, {"router_aux_loss_coef": 0.0}),
                                           (None, {})])
 def test_the_loss_of_routers_in_factory(folder, value, model):
@@ -399,7 +419,8 @@ def test_what_else_changes_config_json_is_named(folder, keys, name):
     ({"finetuning_type": "lora", "quantization_bit": 4, "quantization_method": "hqq"}, ("'quantization_bit' 4", "the frozen base is kept")),
     ({"finetuning_type": "lora", "pissa_init": True}, ("'pissa_init' true", "the adapter is LoRA")),
     ({"finetuning_type": "lora", "create_new_adapter": True, "adapter_name_or_path": "out/one"}, ("'adapter_name_or_path' out/one is left out",)),
-    ({"stage": "dpo"}, ("'stage' dpo", "no preference")),
+    ({"stage": "ppo"}, ("'stage' ppo is not here", "fine-tuned on the text")),
+    ({"stage": "dpo"}, ("talks", "--preference --tokenizer base")),
     ({"max_samples": 100}, ("'max_samples' 100", "all of the data")),
     ({"train_on_prompt": True}, ("'train_on_prompt' true",)),
     ({"mask_history": True}, ("'mask_history' true",)),
