@@ -15,7 +15,7 @@ static const char USAGE[] =
     "1, over all but the first without a mask. Prints the perplexity, and writes FILE, which preference.reference\n"
     "reads. What an interrupted command has written is not computed again. The numbers do not depend on the number of\n"
     "ranks; under srun, each task is a rank.\n\n"
-    "  DIR              a Hugging Face folder, a run or a checkpoint\n"
+    "  DIR              a Hugging Face folder, a checkpoint or a run (its newest checkpoint)\n"
     "  --data PREFIX    a token shard, as data.train names it\n"
     "  --out FILE       PREFIX.logps\n"
     "  --per-document   prints a line for each document\n"
@@ -116,6 +116,12 @@ static enum status score_take_words(const struct score_words *words, struct opti
         return error_set(err, STATUS_USAGE,
                          "there is no folder '%s'; hint: name a Hugging Face folder, a run or a checkpoint",
                          PRINTABLE(words->dir));
+    char adapter[FS_PATH_MAX];
+    TRY(fs_join(adapter, folder, "adapter_config.json", STATUS_USAGE, err));
+    if (fs_exists(adapter)) {
+        error_set(err, STATUS_USAGE, "'%s' is an adapter, which is scored with its base", folder);
+        return error_hint(err, "name its run, or a folder of ztrain export RUN --merge");
+    }
     TRY(find_run_spec(folder, path, err));
     options->rank.score = words->out;
     options->rank.score_lines = words->per_document;

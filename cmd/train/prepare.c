@@ -98,10 +98,13 @@ static void prepare_data_text(const struct engine *t, char text[1024])
     if (data->train.count > 1) snprintf(more, sizeof more, " and %d more", data->train.count - 1);
     if (t->validation.set)
         snprintf(validation, sizeof validation, "%" PRId64 " samples", token_stream_samples(&t->validation_config));
-    snprintf(text, 1024, "%.600s%s: %" PRId64 " samples of %s%" PRId64 " tokens an epoch%s%s; validation: %s",
-             data->train.items[0], more, token_stream_samples(&t->train_config),
-             token_stream_cuts(&t->train_config) ? "" : "up to ", data->seq_length,
-             train_sources_have_mask(&t->sources) ? ", with loss masks" : "",
+    const bool pairs = preference_sequences(&t->spec->preference) > 1 && t->spec->preference.loss != PREFERENCE_KTO;
+    snprintf(text, 1024, "%.600s%s: %" PRId64 " %s of %s%" PRId64 " tokens an epoch%s%s; validation: %s",
+             data->train.items[0], more, token_stream_samples(&t->train_config), pairs ? "pairs" : "samples",
+             pairs                                 ? "answers of up to "
+             : token_stream_cuts(&t->train_config) ? ""
+                                                   : "up to ",
+             data->seq_length, train_sources_have_mask(&t->sources) ? ", with loss masks" : "",
              token_stream_masks(&t->train_config) ? ", documents apart" : "", validation);
 }
 

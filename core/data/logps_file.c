@@ -37,7 +37,8 @@ enum status logps_read(const char *path, int64_t documents, struct logps_header 
     OWNED char *file = NULL;
     size_t bytes;
     *logps = *mismatched = NULL;
-    TRY(fs_read_file(path, (size_t)logps_bytes(2 * documents), STATUS_DATA, &file, &bytes, err));
+    const enum status status = fs_read_file(path, (size_t)logps_bytes(2 * documents), STATUS_DATA, &file, &bytes, err);
+    if (status != STATUS_OK) return error_hint(err, "ztrain score writes log-probabilities of these documents");
     if (bytes < LOGPS_NUMBERS || memcmp(file, logps_magic, sizeof logps_magic) != 0)
         return error_set(err, STATUS_DATA, "'%s' has no log-probabilities; hint: ztrain score writes them", path);
     memcpy(header, file + sizeof logps_magic, sizeof *header);

@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from harness import DATA, SEQUENCE, USAGE, read_safetensors, write_megatron
+from harness import CHECKPOINT, DATA, SEQUENCE, USAGE, read_safetensors, write_megatron
 
 STEPS = {"train": {"max_steps": 6}, "train_batch_size": 4}
 LOSSES = ["sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down", "kto", "simpo", "orpo"]
@@ -153,6 +153,53 @@ def test_mismatched_answers_from_a_file(start):
     done = start.train({**changes, "preference": {"loss": "kto", "reference": start.at("train.logps")}}, name="x", expect=DATA,
                        sets=["train_batch_size=6"])
     assert f"for micro-batches of 4 and samples of up to {SEQUENCE} tokens, and the run has 6 and {SEQUENCE}" in done.err
+
+
+def test_a_run_keeps_its_references(start):
+    """A copy of the file: a resume compares with the same numbers whatever has become of it. A replay writes nothing."""
+    changes = preferring(pretrained=start.at("hf"), reference=start.at("train.logps"))
+    for name in "train", "validation":
+        start.ztrain("score", start.at("hf"), "--data", start.at(name), "--out", start.at(f"{name}.logps"))
+    start.train(changes, name="whole")
+    start.train(changes, name="part", sets=["train.max_steps=4"])
+    os.remove(start.at("train.logps"))
+    start.train(changes, name="part", more=["--resume", start.run_folder("part")])
+    assert numbers(start, "part") == numbers(start, "whole")
+    replay = ["replay", start.run_folder("part"), "--step", 6]
+    assert "the same" in start.ztrain(*replay).out
+    references = os.path.join(start.run_folder("part"), "references")
+    os.remove(os.path.join(references, "0.logps"))
+    assert "a replay writes nothing" in start.ztrain(*replay, expect=CHECKPOINT).err
+    assert os.listdir(references) == ["1.logps"]
+
+
+def test_what_is_wrong_with_a_reference_shows_before_a_run_begins(start):
+    changes = preferring(pretrained=start.at("hf"), reference=start.at("hf"))
+    start.train(changes, more=["--dry-run"])
+    for reference, words in ("nowhere", "neither a file nor a folder"), (start.at("train.bin"), "hint: ztrain score writes log-probabilities"):
+        changes["preference"]["reference"] = reference
+        assert words in start.train(changes, more=["--dry-run"], expect=USAGE if reference == "nowhere" else DATA).err
+        assert words in start.train(changes, expect=USAGE if reference == "nowhere" else DATA).err
+        assert not os.path.exists(start.run_folder())
+    start.ztrain("score", start.at("hf"), "--data", start.at("train"), "--out", start.at("train.logps"))
+    changes["preference"]["reference"] = start.at("train.logps")
+    done = start.train(changes, more=["--dry-run"], expect=DATA)
+    assert f"there is no '{start.at('validation.logps')}' for data.validation" in done.err and "hint: ztrain score MODEL" in done.err
+
+
+def test_pairs_without_a_preference_are_noticed(pairs):
+    with open(pairs.at("train.labels.json"), "w", encoding="utf-8") as f:
+        json.dump({"id2label": {"0": "rejected", "1": "chosen"}}, f)
+    words = "holds preferred and rejected answers, and without preference.loss both are learned"
+    assert words in pairs.train(STEPS).err and words not in pairs.train(preferring(), name="dpo").err
+
+
+def test_an_adapter_is_not_scored_without_its_base(start):
+    os.makedirs(start.at("lora"))
+    with open(start.at("lora", "adapter_config.json"), "w", encoding="utf-8") as f:
+        f.write("{}")
+    done = start.ztrain("score", start.at("lora"), "--data", start.at("train"), "--out", start.at("x.logps"), expect=USAGE)
+    assert "is an adapter, which is scored with its base; hint: name its run" in done.err
 
 
 def test_a_run_yaml_is_a_run_spec(pairs):
