@@ -14,7 +14,8 @@ import signal
 import subprocess
 import time
 
-from lab import BESIDE, BROKEN, CHECKPOINT, DATA, DEVICE, ENVIRONMENT, FINISHED, TO_DISK, USAGE, Metrics, Sweep, differences, state_of
+from lab import (BESIDE, BROKEN, CHECKPOINT, DATA, DEVICE, ENVIRONMENT, FINISHED, PREFERENCES, TO_DISK, USAGE, Metrics, Sweep, differences,
+                 state_of)
 
 BREAKER = "call_breaker"
 ERRORS = {
@@ -37,6 +38,8 @@ ERRORS = {
 ALLOWED = (USAGE, DATA, CHECKPOINT, DEVICE)
 START = ["--config", "run.yaml"]
 RESUME = [*START, "--resume", "runs/run"]
+# Of these runs only calls on some paths are broken: the others are those of any run
+PATHS = [(TO_DISK, "(^|/)disk($|/)"), (PREFERENCES, "/references($|/)|pairs")]
 
 
 class Breaker:
@@ -65,13 +68,14 @@ class Breaker:
             return result, [line.rstrip("\n") for line in f]
 
     def calls(self, template, arguments):
-        """(number, kind, path) of the calls of an unbroken command; with nvme of those in its folder."""
+        """(number, kind, path) of the calls of an unbroken command."""
         place = self.sweep.new_place(template)
         place.clear()
         result, lines = self.run(place, 0, 0, arguments)
         assert result.code == FINISHED, result.err
         calls = [(int(n), kind, path) for n, kind, path in (line.split(" ", 2) for line in lines)]
-        return [call for call in calls if re.search("(^|/)disk($|/)", call[2])] if self.more == TO_DISK else calls
+        wanted = [path for more, path in PATHS if more and list(self.more[:len(more)]) == more]
+        return [call for call in calls if re.search(wanted[0], call[2])] if wanted else calls
 
     def at_the_end(self, place):
         """Brings the run to its end; returns the reason why it is wrong, or None."""
@@ -87,7 +91,7 @@ class Breaker:
 
 def run_errors(options):
     sweep = Sweep("calls", options)
-    plain, beside, disk = (Breaker(sweep, options, more) for more in ((), BESIDE, TO_DISK))
+    plain, beside, disk, prefers = (Breaker(sweep, options, more) for more in ((), BESIDE, TO_DISK, PREFERENCES))
     if not plain.exists:
         print("calls: left out: call_breaker is built on x86-64 only")
         return sweep
@@ -115,7 +119,8 @@ def run_errors(options):
         sweep.run(f"{name} ({len(calls)} calls)", sweep.sample(cases, share), check)
     for name, breaker, template, arguments, share in (
             ("train", plain, sweep.template, START, 0.12), ("resume", plain, plain.half, RESUME, 0.12),
-            ("beside", beside, sweep.template, [*START, *BESIDE], 0.06), ("nvme", disk, sweep.template, [*START, *TO_DISK], 0.03)):
+            ("beside", beside, sweep.template, [*START, *BESIDE], 0.06), ("nvme", disk, sweep.template, [*START, *TO_DISK], 0.03),
+            ("preferences", prefers, sweep.template, [*START, *PREFERENCES], 0.1)):
         if not options.only or options.only in name:
             part(name, breaker, template, arguments, share)
     sweep.close()
@@ -125,8 +130,8 @@ def run_errors(options):
 def run_kills(options):
     sweep = Sweep("kills", options)
     ranks = ["--local-gpus", "2"]
-    alone, both, disk, beside, both_beside = (
-        Breaker(sweep, options, more) for more in ((), ranks, TO_DISK, BESIDE, [*ranks, *BESIDE]))
+    alone, both, disk, beside, both_beside, prefers = (
+        Breaker(sweep, options, more) for more in ((), ranks, TO_DISK, BESIDE, [*ranks, *BESIDE], [*PREFERENCES, *ranks]))
 
     def at_calls(name, breaker, template, arguments, share):
         calls = breaker.calls(template, arguments)
@@ -179,7 +184,8 @@ def run_kills(options):
                 ("two ranks", both, sweep.template, [*START, *ranks], 0.03),
                 ("beside", beside, sweep.template, [*START, *BESIDE], 0.1),
                 ("beside, two ranks", both_beside, sweep.template, [*START, *ranks, *BESIDE], 0.02),
-                ("nvme", disk, sweep.template, [*START, *TO_DISK], 0.06)):
+                ("nvme", disk, sweep.template, [*START, *TO_DISK], 0.06),
+                ("preferences, two ranks", prefers, sweep.template, [*START, *PREFERENCES, *ranks], 0.1)):
             if not options.only or options.only in name:
                 at_calls(name, breaker, template, arguments, share)
     else:

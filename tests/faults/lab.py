@@ -20,7 +20,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(ROOT, "tests", "program"))
 
-from harness import LLAMA, SEQUENCE, Folder, Metrics, to_yaml  # noqa: E402
+from harness import LLAMA, SEQUENCE, Folder, Metrics, to_yaml, write_pairs  # noqa: E402
 
 FINISHED, USAGE, DATA, CHECKPOINT, DEVICE, PEER, BROKEN = 0, 2, 3, 4, 5, 6, 8
 SECONDS = 120  # a run takes less than a second: one that takes this long hangs
@@ -55,6 +55,10 @@ TO_DISK = [*settings(optimizer="nvme", param="nvme"), "--set", "zero_optimizatio
 
 
 BESIDE = ["--set", "checkpoint.writer.decoupled=true"]  # checkpoints are written beside the training
+
+# A reference is scored before the first step
+PREFERENCES = [word for setting in ("preference.loss=sigmoid", "data.train=pairs", "data.validation=few-pairs")
+               for word in ("--set", setting)]
 
 
 class Result:
@@ -160,6 +164,8 @@ def make_template(path):
     folder = Folder(path)
     folder.data(24, seed=1)
     folder.data(4, seed=2, name="validation")
+    write_pairs(folder, "pairs", 24)
+    write_pairs(folder, "few-pairs", 4, seed=2)
     with open(folder.at("run.yaml"), "w", encoding="utf-8") as f:
         f.write(to_yaml(SPEC) + "\n")
 

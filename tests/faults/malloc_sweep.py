@@ -10,7 +10,7 @@ import re
 import struct
 import subprocess
 
-from lab import BESIDE, DEVICE, FINISHED, TO_DISK, TO_HOST, Sweep, differences, state_of
+from lab import BESIDE, DEVICE, FINISHED, PREFERENCES, TO_DISK, TO_HOST, Sweep, differences, state_of
 
 LIBRARY = "failing_malloc.so"
 
@@ -47,6 +47,7 @@ def commands(sweep):
         "resume": (half.path, [*start, "--resume", "runs/run"]),
         "offload": (sweep.template, [*start, *TO_HOST]),
         "nvme": (sweep.template, [*start, *TO_DISK]),
+        "preferences": (sweep.template, [*start, *PREFERENCES]),
         "import": (fresh.path, [*start, *pretrained, "--set", "run.name=tuned", "--set", "train.max_steps=1"]),
         "dry run": (sweep.template, [*start, "--dry-run"]),
         "dry resume": (half.path, [*start, "--dry-run", "--resume", "runs/run"]),
@@ -183,7 +184,7 @@ def run(options):
                 whole.part(f"{name}, in {'the supervisor' if rank == '-' else 'rank ' + rank}", template, arguments, rank, 0.03)
         else:
             # doctor opens CUDA's libraries, with a great many requests, each time
-            share = {"doctor": 0.005, "offload": 0.04, "nvme": 0.04, "beside": 0.06}.get(name, 0.12)
+            share = {"doctor": 0.005, "offload": 0.04, "nvme": 0.04, "beside": 0.06, "preferences": 0.04}.get(name, 0.12)
             whole.part(name, template, arguments, share=share)
     whole.sweep.close()
     return whole.sweep

@@ -158,6 +158,23 @@ class Finished:
         return f"exit {self.code} after {self.seconds:.1f} s\n--- stdout\n{self.out[-3000:]}\n--- stderr\n{self.err[-3000:]}"
 
 
+def write_pairs(folder, name="train", pairs=20, seed=1, longest=SEQUENCE, labels=None):
+    """Pairs of which the chosen answer is of even tokens, the rejected one of odd ones, with masks and labels."""
+    rng = random.Random(seed)
+    docs, mask = [], b""
+    for i in range(2 * pairs):
+        prompt = rng.randrange(1, 4)
+        answer = rng.randrange(1, longest - prompt + 1)
+        docs.append([rng.randrange(1, 40) for _ in range(prompt)] + [2 * rng.randrange(1, 20) + i % 2 for _ in range(answer)])
+        mask += bytes(prompt) + bytes([1] * answer)
+    write_megatron(folder.at(name), docs)
+    with open(folder.at(f"{name}.mask"), "wb") as f:
+        f.write(mask)
+    with open(folder.at(f"{name}.labels"), "wb") as f:
+        f.write(struct.pack(f"<{2 * pairs}i", *(labels or [1, 0] * pairs)))
+    return docs
+
+
 class Folder:
     """A place for one test: data, models, run specs and the runs made from them."""
 

@@ -3,34 +3,15 @@
 tests/golden."""
 import json
 import os
-import random
 import shutil
-import struct
 
 import pytest
 
-from harness import CHECKPOINT, DATA, SEQUENCE, USAGE, read_safetensors, write_megatron
+from harness import CHECKPOINT, DATA, SEQUENCE, USAGE, read_safetensors, write_megatron, write_pairs
 
 STEPS = {"train": {"max_steps": 6}, "train_batch_size": 4}
 LOSSES = ["sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down", "kto", "simpo", "orpo"]
 REFERENCES = LOSSES[:7]
-
-
-def write_pairs(folder, name="train", pairs=20, seed=1, longest=SEQUENCE, labels=None):
-    """Pairs of which the chosen answer is of even tokens, the rejected one of odd ones, with masks and labels."""
-    rng = random.Random(seed)
-    docs, mask = [], b""
-    for i in range(2 * pairs):
-        prompt = rng.randrange(1, 4)
-        answer = rng.randrange(1, longest - prompt + 1)
-        docs.append([rng.randrange(1, 40) for _ in range(prompt)] + [2 * rng.randrange(1, 20) + i % 2 for _ in range(answer)])
-        mask += bytes(prompt) + bytes([1] * answer)
-    write_megatron(folder.at(name), docs)
-    with open(folder.at(f"{name}.mask"), "wb") as f:
-        f.write(mask)
-    with open(folder.at(f"{name}.labels"), "wb") as f:
-        f.write(struct.pack(f"<{2 * pairs}i", *(labels or [1, 0] * pairs)))
-    return docs
 
 
 @pytest.fixture
