@@ -6,8 +6,8 @@
 static struct op_cost cost_bytes_of(int op, const void *args)
 {
     double bytes = 0;
-    for (int i = 0; i < op_operands[op].count; i++) {
-        const struct operand *o = &op_operands[op].all[i];
+    const struct op_operands operands = op_operands(op);
+    for (const struct operand *o = operands.all; o < operands.all + operands.count; o++) {
         const bool read = o->added ? *((const bool *)args + o->added - 1) : (o->use & OPERAND_READ) != 0;
         const int times = read + ((o->use & OPERAND_WRITTEN) != 0);
         if (!(o->use & OPERAND_SIDE) && operand_exists(o, args))

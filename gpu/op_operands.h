@@ -63,7 +63,7 @@ struct op_operands {
     const struct operand *all;
     int count;
 };
-extern const struct op_operands op_operands[OPS_COUNT]; /* in the order of OPS_LIST */
+struct op_operands op_operands(int op);
 
 /* Of an op's arguments: */
 static inline void **operand_pointer(const struct operand *o, void *args)

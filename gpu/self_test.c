@@ -186,15 +186,15 @@ static void place_operand(struct bed *b, const struct operand *o, const struct s
 
 static void place_operands(struct bed *bed, const struct self_test_case *c, int op, enum dtype dtype, union op_args *a)
 {
-    const struct op_operands *operands = &op_operands[op];
+    const struct op_operands operands = op_operands(op);
     *a = c->args;
-    for (int i = 0; i < operands->count; i++) {
-        const int at = operands->all[i].type - 1;
+    for (int i = 0; i < operands.count; i++) {
+        const int at = operands.all[i].type - 1;
         enum dtype *own = (enum dtype *)(void *)((char *)a + at);
         if (at >= 0 && *own == SELF_TEST_SAME) *own = dtype;
     }
-    for (int i = 0; i < operands->count; i++) {
-        const struct operand *o = &operands->all[i];
+    for (int i = 0; i < operands.count; i++) {
+        const struct operand *o = &operands.all[i];
         if (op == OP_cross_entropy && c->uneven && operand_pointer(o, a) == &a->cross_entropy.dlogits) {
             a->cross_entropy.dlogits = (void *)(uintptr_t)a->cross_entropy.logits;
             self_test_compare_rows(bed, &a->cross_entropy);

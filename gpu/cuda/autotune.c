@@ -70,7 +70,8 @@ void autotune_add(struct autotune_problem *p, void *pointer, enum dtype dtype, i
 
 void autotune_add_operands(struct autotune_problem *p, int op, void *args)
 {
-    for (const struct operand *o = op_operands[op].all; o < op_operands[op].all + op_operands[op].count; o++) {
+    const struct op_operands operands = op_operands(op);
+    for (const struct operand *o = operands.all; o < operands.all + operands.count; o++) {
         if (!operand_element(o, args) || !operand_exists(o, args)) continue;
         const int64_t rows = operand_rows(o, args);
         struct autotune_tensor *tensor = &p->tensors[p->num_tensors];
