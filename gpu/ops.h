@@ -897,6 +897,9 @@ struct op_table {
 };
 STATIC_ASSERT(sizeof(struct op_table) == OPS_COUNT * sizeof(void (*)(void)), "every op has one entry");
 
+/* Runs an op of a table with the named members of its arguments (in C). */
+#define RUN_OP(ops, op, stream, ...) (ops)->op(stream, &(const struct op##_args){__VA_ARGS__})
+
 /* Upper bounds of the sizes that a run's ops will be called with. */
 enum { OPS_ATTENTION_SHAPES = 8 };
 struct op_limits {

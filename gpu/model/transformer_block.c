@@ -199,25 +199,12 @@ static void head_norms_backward(const struct pass *pass, const struct unit *unit
         const struct heads heads = normed_heads(t, b, (enum head_kind)kind);
         void *dx = row_at(t, dqkv, heads.first, D);
         const bool apart = t->dkv && kind;
-        struct head_norm_bwd_args args = {
-            .dtype = t->dtype,
-            .M = pass->M,
-            .heads = heads.count,
-            .D = heads.width,
-            .ld_x = W,
-            .ld_dy = apart ? 2 * KV * D : W,
-            .ld_dx = W,
-            .dx = dx,
-            .dres = kind == HEADS_V && layer->v_is_k ? dx : NULL,
-            .dy = apart ? row_at(t, t->dkv, heads.normed - t->H, D) : dx,
-            .x = row_at(t, b->qkv, heads.first, D),
-            .weight = heads_weight(t, unit, &heads),
-            .weight_offset = heads_offset(t, &heads),
-            .rstd = heads.rstd,
-            .dweight = unit_grad(t, unit, heads.weight),
-            .accumulate = unit->to.adds,
-        };
-        t->device->ops->head_norm_bwd(pass->stream, &args);
+        PASS_OP(pass, head_norm_bwd, .dtype = t->dtype, .M = pass->M, .heads = heads.count, .D = heads.width, .ld_x = W,
+                .ld_dy = apart ? 2 * KV * D : W, .ld_dx = W, .dx = dx,
+                .dres = kind == HEADS_V && layer->v_is_k ? dx : NULL,
+                .dy = apart ? row_at(t, t->dkv, heads.normed - t->H, D) : dx, .x = row_at(t, b->qkv, heads.first, D),
+                .weight = heads_weight(t, unit, &heads), .weight_offset = heads_offset(t, &heads), .rstd = heads.rstd,
+                .dweight = unit_grad(t, unit, heads.weight), .accumulate = unit->to.adds);
     }
 }
 

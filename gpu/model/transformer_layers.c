@@ -165,50 +165,23 @@ const void *drop(const struct pass *pass, enum dropout_kind kind, int64_t layer,
 void norm_forward(const struct pass *pass, const struct unit *unit, struct norm norm, const void *x, const void *delta)
 {
     const struct transformer *t = pass->transformer;
-    struct norm_fwd_args args = {
-        .dtype = t->dtype,
-        .kind = t->config.desc->norm,
-        .M = pass->M,
-        .C = t->C,
-        .eps = t->eps,
-        .y = norm.y,
-        .x_out = delta ? norm.res : NULL,
-        .x = delta ? x : norm.res,
-        .delta = delta,
-        .delta_scale = (float)t->config.desc->residual_multiplier,
-        .weight = unit_param(t, unit, norm.weight),
-        .weight_offset = (float)t->config.desc->norm_offset,
-        .bias = unit_param(t, unit, norm.bias),
-        .mean = norm.mean,
-        .rstd = norm.rstd,
-    };
-    t->device->ops->norm_fwd(pass->stream, &args);
+    PASS_OP(pass, norm_fwd, .dtype = t->dtype, .kind = t->config.desc->norm, .M = pass->M, .C = t->C, .eps = t->eps,
+            .y = norm.y, .x_out = delta ? norm.res : NULL, .x = delta ? x : norm.res, .delta = delta,
+            .delta_scale = (float)t->config.desc->residual_multiplier, .weight = unit_param(t, unit, norm.weight),
+            .weight_offset = (float)t->config.desc->norm_offset, .bias = unit_param(t, unit, norm.bias),
+            .mean = norm.mean, .rstd = norm.rstd);
 }
 
 void norm_backward(const struct pass *pass, const struct unit *unit, struct norm norm, void *dx, const void *dy,
                    const void *dres, struct row_sums sums)
 {
     const struct transformer *t = pass->transformer;
-    struct norm_bwd_args args = {
-        .dtype = t->dtype,
-        .kind = t->config.desc->norm,
-        .M = pass->M,
-        .C = t->C,
-        .dx = dx,
-        .dres = dres,
-        .dy = dy,
-        .x = norm.res,
-        .weight = norm.weight_copy ? norm.weight_copy : unit_param(t, unit, norm.weight),
-        .weight_offset = (float)t->config.desc->norm_offset,
-        .mean = norm.mean,
-        .rstd = norm.rstd,
-        .dweight = unit_grad(t, unit, norm.weight),
-        .dbias = unit_grad(t, unit, norm.bias),
-        .dx_sums = sums.to,
-        .accumulate = unit->to.adds,
-        .accumulate_sums = sums.accumulate,
-    };
-    t->device->ops->norm_bwd(pass->stream, &args);
+    PASS_OP(pass, norm_bwd, .dtype = t->dtype, .kind = t->config.desc->norm, .M = pass->M, .C = t->C, .dx = dx,
+            .dres = dres, .dy = dy, .x = norm.res,
+            .weight = norm.weight_copy ? norm.weight_copy : unit_param(t, unit, norm.weight),
+            .weight_offset = (float)t->config.desc->norm_offset, .mean = norm.mean, .rstd = norm.rstd,
+            .dweight = unit_grad(t, unit, norm.weight), .dbias = unit_grad(t, unit, norm.bias), .dx_sums = sums.to,
+            .accumulate = unit->to.adds, .accumulate_sums = sums.accumulate);
 }
 
 void accumulate_to(const struct pass *pass, int64_t n, void *dst, enum dtype dst_dtype, const void *src,

@@ -27,8 +27,7 @@ struct pass {
 };
 
 /* Runs an op in the pass, with the named members of its arguments. */
-#define PASS_OP(pass, op, ...) \
-    (pass)->transformer->device->ops->op((pass)->stream, &(const struct op##_args){__VA_ARGS__})
+#define PASS_OP(pass, op, ...) RUN_OP((pass)->transformer->device->ops, op, (pass)->stream, __VA_ARGS__)
 
 /* Runs a matrix product, or announces it. kind: fwd, bwd_input or bwd_weight. */
 #define PASS_PRODUCT(pass, kind, args)                                                              \
