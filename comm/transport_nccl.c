@@ -450,14 +450,9 @@ static void submit_group(struct nccl *n, const struct data_op *ops, int count, s
     pthread_mutex_unlock(&n->mutex);
     for (const struct data_op *op = ops; op < ops + count; op++) {
         if (!adds_afterwards(op)) continue;
-        struct accumulate_args args = {.dst_dtype = op->recv_dtype,
-                                       .src_dtype = op->dtype,
-                                       .n = (int64_t)op->count,
-                                       .dst = op->recv,
-                                       .src = slice_of(op, n->comm->rank),
-                                       .scale = 1,
-                                       .accumulate = op->accumulate};
-        n->cuda->device.ops->accumulate(stream, &args);
+        RUN_OP(n->cuda->device.ops, accumulate, stream, .dst_dtype = op->recv_dtype, .src_dtype = op->dtype,
+               .n = (int64_t)op->count, .dst = op->recv, .src = slice_of(op, n->comm->rank), .scale = 1,
+               .accumulate = op->accumulate);
     }
 }
 
@@ -511,16 +506,9 @@ static void submit_exchange(struct nccl *n, const struct data_op *op, struct str
         return;
     }
     ASSERT(op->ordered && op->inbox);
-    const struct sum_ranks_args args = {.dtype = op->dtype,
-                                        .out_dtype = op->recv_dtype,
-                                        .n = (int64_t)op->count,
-                                        .ranks = op->group.size,
-                                        .rank = turn_of(op, own),
-                                        .out = op->recv,
-                                        .own = slice_of(op, own),
-                                        .inbox = op->inbox,
-                                        .accumulate = op->accumulate};
-    n->cuda->device.ops->sum_ranks(stream, &args);
+    RUN_OP(n->cuda->device.ops, sum_ranks, stream, .dtype = op->dtype, .out_dtype = op->recv_dtype,
+           .n = (int64_t)op->count, .ranks = op->group.size, .rank = turn_of(op, own), .out = op->recv,
+           .own = slice_of(op, own), .inbox = op->inbox, .accumulate = op->accumulate);
 }
 
 /* Ordered ones follow each other, as they may share an inbox. */

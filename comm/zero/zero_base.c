@@ -53,9 +53,8 @@ const void *zero_base_decode(struct zero *z, int unit, const char *bytes, struct
             const struct dequantize_args args = stored_dequantize(tensor, stored, from, dtype, to);
             z->device->ops->dequantize(compute, &args);
         } else {
-            const struct cast_args args = {
-                .dst_dtype = dtype, .src_dtype = stored->dtype, .n = tensor->numel, .dst = to, .src = from};
-            z->device->ops->cast(compute, &args);
+            RUN_OP(z->device->ops, cast, compute, .dst_dtype = dtype, .src_dtype = stored->dtype, .n = tensor->numel,
+                   .dst = to, .src = from);
         }
     }
     return decoded;

@@ -242,13 +242,9 @@ static bool next_fp32_tensors(const struct zero *z, int unit, int *t, int64_t *f
 static void fill_reduce_range(struct zero *z, void *buffer, const float *grads, int64_t first, int64_t end,
                               struct stream *stream)
 {
-    const struct accumulate_args args = {.dst_dtype = z->config.comm_dtype,
-                                         .src_dtype = DTYPE_F32,
-                                         .n = end - first,
-                                         .dst = (char *)buffer + (size_t)first * dtype_size(z->config.comm_dtype),
-                                         .src = grads + first,
-                                         .scale = zero_grad_factor(z)};
-    z->device->ops->accumulate(stream, &args);
+    RUN_OP(z->device->ops, accumulate, stream, .dst_dtype = z->config.comm_dtype, .src_dtype = DTYPE_F32,
+           .n = end - first, .dst = (char *)buffer + (size_t)first * dtype_size(z->config.comm_dtype),
+           .src = grads + first, .scale = zero_grad_factor(z));
 }
 
 static const void *fill_reduce_buffer(struct zero *z, int slot, int unit, const float *grads, struct stream *stream)

@@ -377,14 +377,8 @@ static inline void *zero_state_at(const struct zero *zero, enum state_kind state
 static inline void zero_accumulate(const struct zero *zero, int64_t n, void *dst, enum dtype dst_dtype, const void *src,
                                    enum dtype src_dtype, struct stream *stream)
 {
-    const struct accumulate_args args = {.dst_dtype = dst_dtype,
-                                         .src_dtype = src_dtype,
-                                         .n = n,
-                                         .dst = dst,
-                                         .src = src,
-                                         .scale = 1,
-                                         .accumulate = zero->micro > 0};
-    zero->device->ops->accumulate(stream, &args);
+    RUN_OP(zero->device->ops, accumulate, stream, .dst_dtype = dst_dtype, .src_dtype = src_dtype, .n = n, .dst = dst,
+           .src = src, .scale = 1, .accumulate = zero->micro > 0);
 }
 
 /* In config.grad_dtype. */
@@ -512,12 +506,8 @@ static inline void zero_follow_comm(const struct zero *zero, struct stream *comp
 static inline void zero_cast(const struct zero *zero, const struct op_table *ops, int64_t count, const void *master,
                              void *param, struct stream *stream)
 {
-    struct cast_args cast = {.dst_dtype = zero->config.dtype,
-                             .src_dtype = zero->config.master_dtype,
-                             .n = count,
-                             .dst = param,
-                             .src = master};
-    ops->cast(stream, &cast);
+    RUN_OP(ops, cast, stream, .dst_dtype = zero->config.dtype, .src_dtype = zero->config.master_dtype, .n = count,
+           .dst = param, .src = master);
 }
 
 /* The first failure of a disk. */

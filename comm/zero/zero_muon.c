@@ -65,15 +65,10 @@ static void muon_take_momentum(struct zero *z, int unit, struct stream *compute)
     for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
         const struct decay_range *range = &z->ranges[i];
         if (!range->matrix) continue;
-        const struct muon_momentum_args args = {.n = range->count,
-                                                .m = zero_state_at(z, STATE_EXP_AVG, unit, range->offset),
-                                                .grad = zero_grad(z, unit, range->offset),
-                                                .grad_dtype = z->config.grad_dtype,
-                                                .step = z->step,
-                                                .update = muon_updates(z, unit) + range->offset,
-                                                .momentum = (float)optimizer->momentum,
-                                                .nesterov = optimizer->nesterov};
-        z->device->ops->muon_momentum(compute, &args);
+        RUN_OP(z->device->ops, muon_momentum, compute, .n = range->count,
+               .m = zero_state_at(z, STATE_EXP_AVG, unit, range->offset), .grad = zero_grad(z, unit, range->offset),
+               .grad_dtype = z->config.grad_dtype, .step = z->step, .update = muon_updates(z, unit) + range->offset,
+               .momentum = (float)optimizer->momentum, .nesterov = optimizer->nesterov);
     }
 }
 
@@ -145,18 +140,12 @@ void zero_muon_update(struct zero *z, int unit, struct stream *compute)
     for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
         const struct decay_range *range = &z->ranges[i];
         if (!range->matrix) continue;
-        const struct muon_update_args args = {
-            .n = range->count,
-            .master = zero_state_at(z, STATE_MASTER, unit, range->offset),
-            .update = muon_updates(z, unit) + range->offset,
-            .step = z->step,
-            .param = zero_one_copy(z) ? NULL : zero_param(z, unit, range->offset),
-            .param_dtype = z->config.dtype,
-            .weight_decay = (float)optimizer->weight_decay,
-            .lr_factor = optimizer_muon_factor(optimizer),
-            .adjust = muon_adjustment(z, range->matrix),
-        };
-        z->device->ops->muon_update(compute, &args);
+        RUN_OP(z->device->ops, muon_update, compute, .n = range->count,
+               .master = zero_state_at(z, STATE_MASTER, unit, range->offset),
+               .update = muon_updates(z, unit) + range->offset, .step = z->step,
+               .param = zero_one_copy(z) ? NULL : zero_param(z, unit, range->offset), .param_dtype = z->config.dtype,
+               .weight_decay = (float)optimizer->weight_decay, .lr_factor = optimizer_muon_factor(optimizer),
+               .adjust = muon_adjustment(z, range->matrix));
     }
 }
 

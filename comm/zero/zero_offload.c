@@ -271,12 +271,8 @@ static void offload_run_search(void *argument)
         for (int64_t at = 0; at < layout->slice[u];) {
             const struct host_piece piece = piece_from(z, u, at);
             int64_t found = piece.count;
-            struct find_nonfinite_args args = {.dtype = z->config.grad_dtype,
-                                               .n = piece.count,
-                                               .x = find_grads(z, piece),
-                                               .enabled = &z->offload.step->skipped,
-                                               .index = &found};
-            z->device->host_ops->find_nonfinite(NULL, &args);
+            RUN_OP(z->device->host_ops, find_nonfinite, NULL, .dtype = z->config.grad_dtype, .n = piece.count,
+                   .x = find_grads(z, piece), .enabled = &z->offload.step->skipped, .index = &found);
             *search->index = before + found;
             if (found < piece.count) return;
             before += piece.count;

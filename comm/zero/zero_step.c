@@ -93,16 +93,10 @@ static void step_report_sums(struct zero *z, const double *loss_sum, struct stre
 /* The op computes the norm from the reports, and the factor that clips gradients (config.clip). */
 static void clip_gradients(struct zero *z, struct stream *compute)
 {
-    struct decide_step_args args = {.world = z->world * z->config.layout->parts,
-                                    .turns = z->config.layout->parts,
-                                    .units = z->units,
-                                    .reports = z->reports,
-                                    .grad_factor = (double)zero_grad_factor(z),
-                                    .clip = z->config.clip,
-                                    .scaler = z->config.scaler,
-                                    .schedule = z->schedule,
-                                    .state = z->step};
-    z->device->ops->decide_step(compute, &args);
+    RUN_OP(z->device->ops, decide_step, compute, .world = z->world * z->config.layout->parts,
+           .turns = z->config.layout->parts, .units = z->units, .reports = z->reports,
+           .grad_factor = (double)zero_grad_factor(z), .clip = z->config.clip, .scaler = z->config.scaler,
+           .schedule = z->schedule, .state = z->step);
 }
 
 /* ---- update -------------------------------------------------------------- */
@@ -174,12 +168,8 @@ static int64_t nonfinite_searched(const struct zero *z)
  * finite for their owner either. zero_offload_begin_update() has the rest searched. */
 static void look_for_nonfinite(struct zero *z, struct stream *compute)
 {
-    struct find_nonfinite_args find = {.dtype = z->config.grad_dtype,
-                                       .n = nonfinite_searched(z),
-                                       .x = z->grads,
-                                       .enabled = &z->step->skipped,
-                                       .index = z->bad_index};
-    z->device->ops->find_nonfinite(compute, &find);
+    RUN_OP(z->device->ops, find_nonfinite, compute, .dtype = z->config.grad_dtype, .n = nonfinite_searched(z),
+           .x = z->grads, .enabled = &z->step->skipped, .index = z->bad_index);
 }
 
 enum status zero_finish_step(struct zero *z, const double *loss_sum, struct stream *compute, struct error *err)

@@ -7,42 +7,18 @@ static void update_by_momentum(const struct zero *z, const struct op_table *ops,
 {
     const struct optimizer_settings *optimizer = &z->config.optimizer;
     ASSERT(z->config.master_dtype == DTYPE_F32);
-    const struct momentum_args args = {
-        .rule = optimizer->type,
-        .n = adam->n,
-        .master = adam->master,
-        .m = adam->m,
-        .grad = adam->grad,
-        .grad_dtype = adam->grad_dtype,
-        .step = adam->step,
-        .param = adam->param,
-        .param_dtype = adam->param_dtype,
-        .weight_decay = adam->weight_decay,
-        .segments = adam->segments,
-        .momentum = (float)optimizer->momentum,
-        .dampening = (float)optimizer->dampening,
-        .nesterov = optimizer->nesterov,
-    };
-    ops->momentum(stream, &args);
+    RUN_OP(ops, momentum, stream, .rule = optimizer->type, .n = adam->n, .master = adam->master, .m = adam->m,
+           .grad = adam->grad, .grad_dtype = adam->grad_dtype, .step = adam->step, .param = adam->param,
+           .param_dtype = adam->param_dtype, .weight_decay = adam->weight_decay, .segments = adam->segments,
+           .momentum = (float)optimizer->momentum, .dampening = (float)optimizer->dampening,
+           .nesterov = optimizer->nesterov);
 }
 
 static void update_blocks(const struct op_table *ops, const struct adam_args *adam, struct stream *stream)
 {
-    const struct adam8_args args = {
-        .n = adam->n,
-        .master = adam->master,
-        .m = adam->m,
-        .v = adam->v,
-        .grad = adam->grad,
-        .grad_dtype = adam->grad_dtype,
-        .step = adam->step,
-        .param = adam->param,
-        .param_dtype = adam->param_dtype,
-        .eps = adam->eps,
-        .weight_decay = adam->weight_decay,
-        .segments = adam->segments,
-    };
-    ops->adam8(stream, &args);
+    RUN_OP(ops, adam8, stream, .n = adam->n, .master = adam->master, .m = adam->m, .v = adam->v, .grad = adam->grad,
+           .grad_dtype = adam->grad_dtype, .step = adam->step, .param = adam->param, .param_dtype = adam->param_dtype,
+           .eps = adam->eps, .weight_decay = adam->weight_decay, .segments = adam->segments);
 }
 
 void zero_update(const struct zero *z, const struct op_table *ops, bool blocks, struct adam_args args,
