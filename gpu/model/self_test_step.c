@@ -153,12 +153,9 @@ static void self_test_step_begin(struct small_model *s)
     stream_copy(s->stream, s->state, &state, sizeof state);
     stream_sync(s->stream);
     stream_fill_noise(s->stream, s->master, DTYPE_F32, (size_t)s->numel, 1);
-    s->device->ops->accumulate(
-        s->stream, &(struct accumulate_args){.n = s->numel, .dst = s->master, .src = s->master, .scale = 0.1f});
-    s->device->ops->cast(
-        s->stream,
-        &(struct cast_args){
-            .dst_dtype = DTYPE_BF16, .src_dtype = DTYPE_F32, .n = s->numel, .dst = s->params, .src = s->master});
+    RUN_OP(s->device->ops, accumulate, s->stream, .n = s->numel, .dst = s->master, .src = s->master, .scale = 0.1f);
+    RUN_OP(s->device->ops, cast, s->stream, .dst_dtype = DTYPE_BF16, .src_dtype = DTYPE_F32, .n = s->numel,
+           .dst = s->params, .src = s->master);
     stream_fill_zero(s->stream, s->grads, bytes);
     stream_fill_zero(s->stream, s->m, bytes);
     stream_fill_zero(s->stream, s->v, bytes);
@@ -194,18 +191,9 @@ static enum status enqueue_step(struct small_model *s, struct error *err)
                                   .verbs = &verbs,
                                   .loss_sum = s->loss};
     TRY(transformer_train(&job, 1, s->stream, err));
-    s->device->ops->adam(s->stream, &(struct adam_args){.n = s->numel,
-                                                        .master = s->master,
-                                                        .m = s->m,
-                                                        .v = s->v,
-                                                        .grad = s->grads,
-                                                        .grad_dtype = DTYPE_F32,
-                                                        .step = s->state,
-                                                        .param = s->params,
-                                                        .param_dtype = DTYPE_BF16,
-                                                        .eps = 1e-8f,
-                                                        .weight_decay = 0.1f,
-                                                        .adamw = true});
+    RUN_OP(s->device->ops, adam, s->stream, .n = s->numel, .master = s->master, .m = s->m, .v = s->v, .grad = s->grads,
+           .grad_dtype = DTYPE_F32, .step = s->state, .param = s->params, .param_dtype = DTYPE_BF16, .eps = 1e-8f,
+           .weight_decay = 0.1f, .adamw = true);
     return STATUS_OK;
 }
 

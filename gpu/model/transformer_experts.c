@@ -354,27 +354,13 @@ static void router_backward(const struct pass *pass, const struct unit *unit, st
     const struct route_args *r = &router.route;
     const bool aux = router.product == LINEAR_ROUTER && experts->has_aux, z = r->lse != NULL;
     const double counted = experts_counted(pass);
-    const struct route_bwd_args args = {
-        .dtype = t->dtype,
-        .M = pass->M,
-        .E = r->E,
-        .k = r->k,
-        .sigmoid = r->sigmoid,
-        .normalize = r->normalize,
-        .scale = r->scale,
-        .dlogits = t->router_logits,
-        .probs = r->probs,
-        .weights = r->weights,
-        .dweights = dweights,
-        .experts = r->experts,
-        .counts = aux ? t->counts : NULL,
-        .lse = r->lse,
-        .counted = r->counted,
-        .aux_scale = (float)(experts->aux_coef * experts_aux_factor(pass)),
-        .z_scale = z && counted > 0 ? (float)(experts->z_coef * t->config.aux_share / counted) : 0,
-        .loss_scale = pass->factor.scaler};
     if (pass->M == 0) return;
-    t->device->ops->route_bwd(pass->stream, &args);
+    PASS_OP(pass, route_bwd, .dtype = t->dtype, .M = pass->M, .E = r->E, .k = r->k, .sigmoid = r->sigmoid,
+            .normalize = r->normalize, .scale = r->scale, .dlogits = t->router_logits, .probs = r->probs,
+            .weights = r->weights, .dweights = dweights, .experts = r->experts, .counts = aux ? t->counts : NULL,
+            .lse = r->lse, .counted = r->counted, .aux_scale = (float)(experts->aux_coef * experts_aux_factor(pass)),
+            .z_scale = z && counted > 0 ? (float)(experts->z_coef * t->config.aux_share / counted) : 0,
+            .loss_scale = pass->factor.scaler);
     const struct linear_bwd_weight_args weight =
         linear_bwd_weight_args(t, unit, router.product, pass->M, t->router_logits, x);
     linear_run_backward(pass, unit, router.product, 0, &weight,
@@ -450,26 +436,16 @@ void experts_backward(const struct pass *pass, const struct unit *unit, const st
 {
     const struct transformer *t = pass->transformer;
     const struct experts_desc *experts = experts_of(t);
-    const struct experts_swiglu_bwd_args gate = {.dtype = t->dtype,
-                                                 .M = experts_rows(pass),
-                                                 .F = experts->inner_size,
-                                                 .dgate_up = b->inner,
-                                                 .h = t->wide,
-                                                 .dh = t->wide,
-                                                 .gate_up = b->inner,
-                                                 .interleaved = experts->interleaved,
-                                                 .limit = (float)experts->limit,
-                                                 .alpha = (float)experts->alpha,
-                                                 .weights = experts_shared(t) ? b->all_weights : b->weights,
-                                                 .dweights = t->dweights,
-                                                 .places = b->places,
-                                                 .row_weights = t->row_weights};
     ASSERT(dx != dy || pass->M == 0);
     if (has_shared_expert(pass, b)) shared_backward(pass, unit, b, dy, dx, x);
     experts_gather(pass, b, experts_exchange(pass, dy));
     grouped_begin_backward(pass, unit, b, down_of(t), t->routed);
     grouped_input(pass, unit, b, down_of(t), t->wide, t->routed);
-    t->device->ops->experts_swiglu_bwd(pass->stream, &gate);
+    PASS_OP(pass, experts_swiglu_bwd, .dtype = t->dtype, .M = experts_rows(pass), .F = experts->inner_size,
+            .dgate_up = b->inner, .h = t->wide, .dh = t->wide, .gate_up = b->inner, .interleaved = experts->interleaved,
+            .limit = (float)experts->limit, .alpha = (float)experts->alpha,
+            .weights = experts_shared(t) ? b->all_weights : b->weights, .dweights = t->dweights, .places = b->places,
+            .row_weights = t->row_weights);
     grouped_weights(pass, unit, b, down_of(t), t->routed, t->wide, t->row_weights);
     const float *dweights = experts_own_dweights(pass, unit, b, dy);
     experts_gather(pass, b, experts_exchange(pass, x));
