@@ -72,39 +72,28 @@ static void zero_new_ranges(struct zero *z)
         const int sections = zero_sections(z, u);
         const int64_t first = whole ? zero_first(z, u) : zero_own(z, u);
         const int64_t size = (whole ? zero_padded(z, u) : z->config.layout->slice[u]) / sections;
-        z->first_range[u] = n;
+        z->unit[u].first_range = n;
         for (int s = 0; s < sections; s++) zero_add_ranges(z, u, first + s * size, first + (s + 1) * size, &n);
     }
-    z->first_range[z->units] = n;
+    z->unit[z->units].first_range = n;
     zero_join_ranges(z);
 }
 
-static enum status zero_new_events(struct zero *z, struct error *err)
+static enum status zero_new_stream(struct zero *z, struct error *err)
 {
     if (z->config.base) /* one order of all collectives */
         z->stream = z->config.base->stream;
     else
         TRY(stream_new(z->device, STREAM_COMM, &z->stream, err));
-    TRY(zero_event_new(z, &z->computed, err));
-    TRY(zero_event_new(z, &z->updated, err));
-    TRY(zero_event_new(z, &z->drained, err));
-    for (int i = 0; i < ZERO_STEPS; i++) TRY(zero_event_new(z, &z->done[i], err));
-    void *records, *extra = NULL;
-    TRY(device_alloc_host(z->device, ZERO_STEPS * sizeof *z->records, &records, err));
-    z->records = records;
+    ZERO_NEW_EVENTS(z, err, &z->computed, &z->updated, &z->drained);
+    for (int i = 0; i < ZERO_STEPS; i++) ZERO_NEW_EVENTS(z, err, &z->done[i]);
+    TRY(device_alloc_host(z->device, ZERO_STEPS * sizeof *z->records, (void **)&z->records, err));
     const size_t extra_bytes = ZERO_STEPS * (size_t)zero_extra_count(z) * sizeof *z->extra_records;
-    if (extra_bytes) TRY(device_alloc_host(z->device, extra_bytes, &extra, err));
-    z->extra_records = extra;
-    for (int u = 0; u < z->units; u++) {
-        TRY(zero_event_new(z, &z->reduced[u], err));
-        TRY(zero_event_new(z, &z->fetched[u], err));
-    }
-    for (int p = 0; p < SLOTS; p++) {
-        TRY(zero_event_new(z, &z->slots[p].gathered, err));
-        TRY(zero_event_new(z, &z->slots[p].released, err));
-        TRY(zero_event_new(z, &z->buckets[p].reduced, err));
-        TRY(zero_event_new(z, &z->comm_buffers[p].sent, err));
-    }
+    if (extra_bytes) TRY(device_alloc_host(z->device, extra_bytes, (void **)&z->extra_records, err));
+    for (int u = 0; u < z->units; u++) ZERO_NEW_EVENTS(z, err, &z->unit[u].reduced, &z->unit[u].fetched);
+    for (int p = 0; p < SLOTS; p++)
+        ZERO_NEW_EVENTS(z, err, &z->slots[p].gathered, &z->slots[p].released, &z->buckets[p].reduced,
+                        &z->comm_buffers[p].sent);
     return STATUS_OK;
 }
 
@@ -189,19 +178,13 @@ enum status zero_new(const struct zero_config *config, struct device *device, st
     ASSERT(!table->moment_blocks || !config->training ||
            (config->optimizer.type == OPTIMIZER_ADAMW8BIT && config->moment_dtype == DTYPE_F32));
     for (int p = 0; p < SLOTS; p++) z->slots[p].unit = z->buckets[p].unit = z->decoded_unit[p] = -1;
-
-    size_t units = (size_t)z->units;
-    z->reduced = memory_zeroed(units, sizeof *z->reduced);
-    z->fetched = memory_zeroed(units, sizeof *z->fetched);
-    z->open = memory_zeroed(units, sizeof *z->open);
-    z->bad_rank_records = memory_zeroed(ZERO_STEPS * units, sizeof *z->bad_rank_records);
+    z->bad_rank_records = memory_zeroed(ZERO_STEPS * (size_t)z->units, sizeof *z->bad_rank_records);
     const size_t ranges = (size_t)table->num_tensors * (size_t)zero_sections(z, 0);
     z->ranges = memory_zeroed(ranges, sizeof *z->ranges);
-    z->first_range = memory_zeroed(units + 1, sizeof *z->first_range);
     z->segments = memory_zeroed(ranges, sizeof *z->segments);
     zero_new_ranges(z);
     TRY(zero_offload_params_init(z, err));
-    if (comm) TRY(zero_new_events(z, err));
+    if (comm) TRY(zero_new_stream(z, err));
     TRY(zero_offload_open(z, err));
     *zero = TAKEN(z);
     return STATUS_OK;
@@ -220,17 +203,11 @@ void zero_free(struct zero *z)
     free(z->events);
     if (z->host_slice && !z->host_slice_planned)
         device_free_host(z->device, z->host_slice_memory, z->host_slice_bytes + ASYNC_IO_ALIGN);
-    if (z->records) device_free_host(z->device, z->records, ZERO_STEPS * sizeof *z->records);
-    if (z->extra_records)
-        device_free_host(z->device, z->extra_records,
-                         ZERO_STEPS * (size_t)zero_extra_count(z) * sizeof *z->extra_records);
+    device_free_host(z->device, z->records, ZERO_STEPS * sizeof *z->records);
+    device_free_host(z->device, z->extra_records, ZERO_STEPS * (size_t)zero_extra_count(z) * sizeof *z->extra_records);
     free(z->unit);
-    free(z->reduced);
-    free(z->fetched);
-    free(z->open);
     free(z->bad_rank_records);
     free(z->ranges);
-    free(z->first_range);
     free(z->segments);
     free(z->check);
     free(z);
@@ -261,13 +238,6 @@ static struct arena *used_by_peers(const struct zero *z, struct arena *local, st
     return zero_parallel(z) && is_on_gpu(z) ? shared : local;
 }
 
-static bool zero_blocks_alike(const struct zero *z)
-{
-    bool alike = true;
-    for (int u = 2; u < zero_head(z); u++) alike &= zero_alike(z, 1, u);
-    return alike;
-}
-
 /* Gathered units and buckets; with world 1 only those that offload needs. */
 static void zero_layout_slots(struct zero *z, struct arena *local, struct arena *shared)
 {
@@ -275,6 +245,7 @@ static void zero_layout_slots(struct zero *z, struct arena *local, struct arena 
     const bool parallel = zero_parallel(z);
     const size_t size = dtype_size(config->dtype);
     const bool peers_read_buckets = parallel && !zero_narrow_comm(z);
+    bool blocks_alike = true;
     int64_t room[SLOTS] = {0}, own_room[SLOTS] = {0}, trained_room[SLOTS] = {0}, bucket_room[SLOTS] = {0};
     for (int u = 0; u < z->all_units; u++) {
         const int p = zero_slot(z, u);
@@ -286,6 +257,7 @@ static void zero_layout_slots(struct zero *z, struct arena *local, struct arena 
         for (int v = u; v >= 0; v = zero_next_gathered(z, v)) own += config->layout->slice[v];
         own_room[p] = max64(own, own_room[p]);
     }
+    for (int u = 2; u < zero_head(z); u++) blocks_alike &= zero_alike(z, 1, u);
     for (int p = 0; p < SLOTS; p++) {
         struct gather_slot *slot = &z->slots[p];
         if (zero_gathers_on_demand(z))
@@ -293,7 +265,7 @@ static void zero_layout_slots(struct zero *z, struct arena *local, struct arena 
         if (zero_offloads_params(z))
             slot->staging = parallel ? arena_take(shared, MEM_COMM, (size_t)own_room[p] * size) : slot->memory;
         /* only the compute stream uses them */
-        if (p == 3 && !peers_read_buckets && z->offload.first_unit == z->units && zero_blocks_alike(z))
+        if (p == 3 && !peers_read_buckets && z->offload.first_unit == z->units && blocks_alike)
             z->buckets[p].memory = z->buckets[2].memory;
         else
             z->buckets[p].memory =
@@ -392,7 +364,7 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
         z->schedule = arena_take(local, MEM_WORKSPACE, sizeof *z->schedule);
         z->bad_index = arena_take(local, MEM_WORKSPACE, sizeof *z->bad_index);
         z->range_segments =
-            arena_take(local, MEM_WORKSPACE, (size_t)z->first_range[z->units] * sizeof *z->range_segments);
+            arena_take(local, MEM_WORKSPACE, (size_t)z->unit[z->units].first_range * sizeof *z->range_segments);
     }
     zero_layout_slots(z, local, shared);
     zero_base_layout(z, local);
@@ -549,7 +521,7 @@ static void zero_compute_params(struct zero *z, struct stream *compute)
     for (int u = 0; u < z->units; u++) {
         if (zero_is_offloaded(z, u)) {
             zero_offload_update(z, u, true);
-            stream_wait(z->stream, z->offload.h2d_done[u]);
+            stream_wait(z->stream, z->unit[u].h2d_done);
         } else if (!zero_one_copy(z) && zero_offloads_params(z)) {
             zero_master_d2h(z, u, compute);
         } else if (!zero_one_copy(z)) {

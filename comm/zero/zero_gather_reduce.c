@@ -110,7 +110,7 @@ static void gather_into_slot(struct zero *z, int unit)
         zero_param_h2d(z, unit, true, z->stream);
     else
         for (int u = unit; u >= 0; u = zero_next(z, u))
-            stream_wait(z->stream, zero_is_offloaded(z, u) ? z->offload.h2d_done[u] : z->updated);
+            stream_wait(z->stream, zero_is_offloaded(z, u) ? z->unit[u].h2d_done : z->updated);
     stream_wait(z->stream, slot->released);
     char *staged = slot->staging;
     struct data_op ops[2 * UNIT_PARTS];
@@ -158,8 +158,8 @@ static enum status gather_own(struct zero *z, int unit, enum param_pass pass, st
     *params = (struct unit_params){.trained = {NULL}};
     if (!zero_gathers_on_demand(z)) {
         for (int u = unit; u >= 0; u = zero_next(z, u)) {
-            stream_wait(stream, z->fetched[u]);
-            if (zero_is_offloaded(z, u) && !zero_parallel(z)) stream_wait(stream, z->offload.h2d_done[u]);
+            stream_wait(stream, z->unit[u].fetched);
+            if (zero_is_offloaded(z, u) && !zero_parallel(z)) stream_wait(stream, z->unit[u].h2d_done);
         }
         fill_unit_params(z, unit, NULL, stream, params);
         return comm_status(z->comm, err);
@@ -306,7 +306,7 @@ static void reduce_clear_gaps(const struct zero *z, int unit, char *grads, size_
 static void open_bucket(struct zero *z, int unit, struct bucket *bucket, bool adds, struct stream *stream)
 {
     const bool clears = bucket->unit >= 0 && !zero_alike(z, bucket->unit, unit);
-    ASSERT(bucket->unit < 0 || !z->open[bucket->unit]);
+    ASSERT(bucket->unit < 0 || !z->unit[bucket->unit].open);
     stream_wait(stream, bucket->reduced);
     if (zero_sends_matrices(z, unit)) stream_wait(stream, z->comm_buffers[zero_slot(z, unit)].sent);
     for (int u = unit; u >= 0; u = zero_next(z, u)) {
@@ -343,8 +343,8 @@ static enum status grads(void *self, int unit, struct stream *stream, struct uni
         to->matrix_sums[part] = zero_matrix_sums(z, u);
         buckets |= zero_uses_bucket(z, u);
     }
-    if (buckets && !z->open[unit]) open_bucket(z, unit, &z->buckets[zero_slot(z, unit)], to->adds, stream);
-    z->open[unit] = true;
+    if (buckets && !z->unit[unit].open) open_bucket(z, unit, &z->buckets[zero_slot(z, unit)], to->adds, stream);
+    z->unit[unit].open = true;
     return comm_status(z->comm, err);
 }
 
@@ -408,11 +408,12 @@ static enum status reduce_due(struct zero *z, struct stream *compute, struct err
     run_group(z, true, gathers, gathers_sums ? count : 0);
     for (int i = 0; i < count; i++) {
         const int unit = z->due[i].unit;
-        event_record(z->reduced[unit], z->stream);
+        event_record(z->unit[unit].reduced, z->stream);
         if (zero_is_offloaded(z, unit))
-            zero_offload_d2h(z, unit, reductions[i].recv, z->reduced[unit], staging[i] ? staging[i]->d2h_done : NULL);
+            zero_offload_d2h(z, unit, reductions[i].recv, z->unit[unit].reduced,
+                             staging[i] ? staging[i]->d2h_done : NULL);
         if (z->observer) TRY(z->observer->reduced(z, unit, reductions[i].recv, err));
-        if (!z->config.zero.overlap_comm) stream_wait(compute, z->reduced[unit]);
+        if (!z->config.zero.overlap_comm) stream_wait(compute, z->unit[unit].reduced);
     }
     return STATUS_OK;
 }
@@ -463,7 +464,7 @@ static enum status grads_of_unit_ready(struct zero *z, int unit, struct stream *
         if (zero_is_offloaded(z, unit)) TRY(reduce_due(z, stream, err)); /* two buffers hold what comes down */
     } else {
         reduce_grads_d2h(z, unit, send, stream);
-        if (!z->config.zero.overlap_comm) stream_wait(stream, z->reduced[unit]);
+        if (!z->config.zero.overlap_comm) stream_wait(stream, z->unit[unit].reduced);
     }
     return STATUS_OK;
 }
@@ -473,8 +474,8 @@ static enum status grads_ready(void *self, int unit, struct stream *stream, stru
 {
     struct zero *z = self;
     int parts[UNIT_PARTS] = {unit}, count = 1;
-    ASSERT(z->open[unit]);
-    z->open[unit] = false;
+    ASSERT(z->unit[unit].open);
+    z->unit[unit].open = false;
     if (z->last_micro && unit == zero_head(z)) zero_offload_read_ahead(z); /* backward has just begun */
     for (int u = zero_next(z, unit); u >= 0 && count < UNIT_PARTS; u = zero_next(z, u)) parts[count++] = u;
     while (count > 0) TRY(grads_of_unit_ready(z, parts[--count], stream, err));

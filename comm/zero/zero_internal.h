@@ -31,7 +31,6 @@ struct offloaded_params {
     struct slice_file *disk;  /* owned: the own slices of the others; NULL: there are none */
     int64_t piece;            /* elements of its pieces */
     struct stream *h2d, *d2h; /* copies to and from device memory */
-    struct event **settled;   /* (units): the own slice in host memory holds its latest values */
 };
 
 struct bucket {
@@ -103,11 +102,10 @@ struct zero_offload {
     struct h2d_buffer copies[OFFLOAD_BUFFERS]; /* used in turn */
     struct d2h_buffer staging[OFFLOAD_BUFFERS];
     uint64_t next_copy, next_staging;
-    struct stream *d2h, *h2d, *host;     /* copies down; copies up; AdamW */
-    struct event *decided;               /* *step is in host memory */
-    struct event *written;               /* a point of `host` that `h2d` waits for */
-    struct event **d2h_done, **h2d_done; /* (units): gradients are in host memory; parameters on the device */
-    struct event *searched[ZERO_STEPS];  /* host_bad_index of step n is known: n % ZERO_STEPS */
+    struct stream *d2h, *h2d, *host;    /* copies down; copies up; AdamW */
+    struct event *decided;              /* *step is in host memory */
+    struct event *written;              /* a point of `host` that `h2d` waits for */
+    struct event *searched[ZERO_STEPS]; /* host_bad_index of step n is known: n % ZERO_STEPS */
 };
 
 /* A slice that the caller of zero_slices() is filling in host_slice */
@@ -138,6 +136,13 @@ struct zero_unit {
     int next;            /* of those that are gathered together: the trained ones, then their frozen tensors; 0: none */
     int64_t place;       /* elements before it in their slot, and in their bucket */
     int64_t whole, room; /* elements, and words of a moment, before it in an array that is kept whole */
+    struct event *settled; /* offload_param: the own slice in host memory holds its latest values */
+    /* of a trained one: */
+    int first_range;                   /* in zero.ranges, up to the first of the next unit */
+    struct event *reduced;             /* its gradients are */
+    struct event *fetched;             /* its updated parameters are gathered (stages 1, 2) */
+    struct event *d2h_done, *h2d_done; /* offloaded: its gradients are in host memory; its parameters on the device */
+    bool open;                         /* grads() was called, grads_ready() not yet */
 };
 
 struct zero {
@@ -175,21 +180,18 @@ struct zero {
     struct step_schedule *schedule; /* device */
     int64_t *bad_index;             /* device: the first non-finite element of grads in a skipped step */
 
-    struct stream *stream;             /* communication */
-    struct event *computed;            /* a point of the compute stream that communication waits for */
-    struct event *updated;             /* the own slices hold their latest values (compute stream) */
-    struct event **reduced, **fetched; /* (units): gradients reduced; updated parameters gathered (stages 1, 2) */
-    struct event *drained;             /* all communication so far */
-    struct event **events;             /* owned: all events */
+    struct stream *stream;  /* communication */
+    struct event *computed; /* a point of the compute stream that communication waits for */
+    struct event *updated;  /* the own slices hold their latest values (compute stream) */
+    struct event *drained;  /* all communication so far */
+    struct event **events;  /* owned: all events */
     int num_events;
 
     int micro; /* of the step, from 0; -1 before the first */
     bool last_micro;
-    bool *open;                     /* (units): grads() was called, grads_ready() not yet */
-    int32_t *bad_rank;              /* (units): the lowest with a non-finite value in the own slice */
-    struct decay_range *ranges;     /* of the state kept here; unit u's: first_range[u] up to first_range[u + 1] */
-    int *first_range;               /* (units + 1) */
-    struct decay_segment *segments; /* (ranges): weight decay, and end in the joined ranges */
+    int32_t *bad_rank;                    /* (units): the lowest with a non-finite value in the own slice */
+    struct decay_range *ranges;           /* of the state kept here */
+    struct decay_segment *segments;       /* (ranges): weight decay, and end in the joined ranges */
     struct decay_segment *range_segments; /* device: the same */
 
     struct step_record *records; /* (ZERO_STEPS), pinned: step n in records[n % ZERO_STEPS] */
@@ -363,7 +365,7 @@ static inline void *zero_state_at(const struct zero *zero, enum state_kind state
     ASSERT(!zero_is_sparse(zero, state, unit) && (unit < zero->units || state == STATE_MASTER));
     if (unit >= zero->units) return zero_param(zero, unit, offset);
     if (zero->muon.on && state == STATE_EXP_AVG_SQ) {
-        const struct decay_range *range = &zero->ranges[zero->first_range[unit]];
+        const struct decay_range *range = &zero->ranges[zero->unit[unit].first_range];
         return zero_second_at(zero, range) + (offset - range->offset);
     }
     const bool moment = state != STATE_MASTER, offloaded = zero_is_offloaded(zero, unit);
@@ -480,14 +482,17 @@ static inline bool zero_alike(const struct zero *zero, int a, int b)
     return false;
 }
 
-/* zero_free() frees it. */
-static inline enum status zero_event_new(struct zero *zero, struct event **event, struct error *err)
+/* Creates the events of a list that ends with NULL. zero_free() frees them. */
+static inline enum status zero_new_events(struct zero *zero, struct event **const *list, struct error *err)
 {
-    TRY(event_new(zero->device, event, err));
-    zero->events = memory_resize(zero->events, ((size_t)zero->num_events + 1) * sizeof *zero->events);
-    zero->events[zero->num_events++] = *event;
+    for (; *list; list++) {
+        TRY(event_new(zero->device, *list, err));
+        zero->events = memory_grow(zero->events, (size_t)zero->num_events, sizeof *zero->events);
+        zero->events[zero->num_events++] = **list;
+    }
     return STATUS_OK;
 }
+#define ZERO_NEW_EVENTS(zero, err, ...) TRY(zero_new_events(zero, (struct event * *const[]){__VA_ARGS__, NULL}, err))
 
 /* The communication stream waits for what `compute` has done so far, and the other way round. */
 static inline void zero_follow_compute(const struct zero *zero, struct stream *compute)
@@ -655,7 +660,7 @@ void zero_offload_fill_bucket(struct zero *zero, int unit, struct bucket *bucket
 struct d2h_buffer *zero_offload_staging(struct zero *zero, int unit, struct stream *stream);
 
 /* Copies the unit's own slice of the gradients down, after `ready`; then records `free` (may be NULL). At stages 2 and
- * 3 the last micro-batch's sum of squares goes into the report, followed by z->reduced[unit]. */
+ * 3 the last micro-batch's sum of squares goes into the report, followed by z->unit[unit].reduced. */
 void zero_offload_d2h(struct zero *zero, int unit, const void *grads, struct event *ready, struct event *free);
 
 /* After decide_step: the host learns the decision, and searches the gradients of a skipped step. */

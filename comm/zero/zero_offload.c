@@ -81,20 +81,11 @@ enum status zero_offload_open(struct zero *z, struct error *err)
     TRY(stream_new(z->device, STREAM_COMM, &o->d2h, err));
     TRY(stream_new(z->device, STREAM_COMM, &o->h2d, err));
     TRY(stream_new(z->device, host, &o->host, err));
-    TRY(zero_event_new(z, &o->decided, err));
-    TRY(zero_event_new(z, &o->written, err));
-    for (int i = 0; i < ZERO_STEPS; i++) TRY(zero_event_new(z, &o->searched[i], err));
-    for (int i = 0; i < OFFLOAD_BUFFERS; i++) {
-        TRY(zero_event_new(z, &o->copies[i].h2d_done, err));
-        TRY(zero_event_new(z, &o->staging[i].filled, err));
-        TRY(zero_event_new(z, &o->staging[i].d2h_done, err));
-    }
-    o->d2h_done = memory_zeroed((size_t)z->units, sizeof *o->d2h_done);
-    o->h2d_done = memory_zeroed((size_t)z->units, sizeof *o->h2d_done);
-    for (int u = o->first_unit; u < z->units; u++) {
-        TRY(zero_event_new(z, &o->d2h_done[u], err));
-        TRY(zero_event_new(z, &o->h2d_done[u], err));
-    }
+    ZERO_NEW_EVENTS(z, err, &o->decided, &o->written);
+    for (int i = 0; i < ZERO_STEPS; i++) ZERO_NEW_EVENTS(z, err, &o->searched[i]);
+    for (int i = 0; i < OFFLOAD_BUFFERS; i++)
+        ZERO_NEW_EVENTS(z, err, &o->copies[i].h2d_done, &o->staging[i].filled, &o->staging[i].d2h_done);
+    for (int u = o->first_unit; u < z->units; u++) ZERO_NEW_EVENTS(z, err, &z->unit[u].d2h_done, &z->unit[u].h2d_done);
     return STATUS_OK;
 }
 
@@ -104,8 +95,6 @@ void zero_offload_close(struct zero *z)
     stream_free(o->host); /* in the order in which work passes through them */
     stream_free(o->h2d);
     stream_free(o->d2h);
-    free(o->d2h_done);
-    free(o->h2d_done);
     slice_file_free(o->disk);
     slice_file_free(o->grads_disk);
 }
@@ -161,7 +150,7 @@ static void offload_sum_h2d(struct zero *z, int unit, void *memory, struct event
 {
     struct zero_offload *o = &z->offload;
     stream_wait(o->h2d, free_);
-    stream_wait(o->h2d, o->d2h_done[unit]);
+    stream_wait(o->h2d, z->unit[unit].d2h_done);
     if (o->grads_disk)
         slice_file_h2d(o->grads_disk, unit, memory, o->h2d);
     else
@@ -217,13 +206,13 @@ void zero_offload_d2h(struct zero *z, int unit, const void *grads, struct event 
     stream_wait(o->d2h, ready);
     if (!z->grads_whole && z->last_micro) {
         offload_sum_squares(z, unit, grads);
-        event_record(z->reduced[unit], o->d2h);
+        event_record(z->unit[unit].reduced, o->d2h);
     }
     if (o->grads_disk)
         slice_file_d2h(o->grads_disk, unit, grads, o->d2h);
     else
         stream_copy(o->d2h, offload_grad(z, unit), grads, zero_slice_bytes(z, unit, z->config.grad_dtype));
-    event_record(o->d2h_done[unit], o->d2h);
+    event_record(z->unit[unit].d2h_done, o->d2h);
     if (free_) event_record(free_, o->d2h);
 }
 
@@ -290,7 +279,7 @@ void zero_offload_begin_update(struct zero *z, struct stream *compute)
     stream_wait(o->host, o->decided);
     if (!z->grads_whole) {
         struct search search = {z, &z->records[slot].host_bad_index};
-        stream_wait(o->host, o->d2h_done[o->first_unit]); /* the last one that comes down */
+        stream_wait(o->host, z->unit[o->first_unit].d2h_done); /* the last one that comes down */
         stream_submit(o->host, offload_run_search, &search, sizeof search);
     }
     event_record(o->searched[slot], o->host);
@@ -324,7 +313,7 @@ static void update_on_host(const struct zero *z, struct host_piece piece, void *
     const int64_t own = zero_own(z, piece.unit), end = piece.at + piece.count;
     const struct zero_config *config = &z->config;
     char *grads = (char *)(uintptr_t)find_grads(z, piece);
-    for (int i = z->first_range[piece.unit]; i < z->first_range[piece.unit + 1]; i++) {
+    for (int i = z->unit[piece.unit].first_range; i < z->unit[piece.unit + 1].first_range; i++) {
         const struct decay_range *range = &z->ranges[i];
         const int64_t first = max64(range->offset - own, piece.at);
         const int64_t last = min64(range->offset - own + range->count, end);
@@ -408,7 +397,7 @@ void zero_offload_update(struct zero *z, int unit, bool cast_only)
 {
     struct zero_offload *o = &z->offload;
     char *buffer = NULL;
-    stream_wait(o->host, o->d2h_done[unit]);
+    stream_wait(o->host, z->unit[unit].d2h_done);
     for (int64_t at = 0; at < z->config.layout->slice[unit];) {
         const struct host_piece piece = piece_from(z, unit, at);
         if (!zero_offloads_params(z))
@@ -421,9 +410,9 @@ void zero_offload_update(struct zero *z, int unit, bool cast_only)
         at += piece.count;
     }
     if (zero_offloads_params(z))
-        event_record(z->offloaded_params.settled[unit], o->host);
+        event_record(z->unit[unit].settled, o->host);
     else
-        event_record(o->h2d_done[unit], o->h2d);
+        event_record(z->unit[unit].h2d_done, o->h2d);
 }
 
 void zero_offload_sync(struct zero *z)

@@ -48,16 +48,12 @@ enum status zero_offload_params_init(struct zero *z, struct error *err)
            (settings->device != OFFLOAD_NVME || offset[offload->resident + 1] <= settings->max_in_cpu))
         offload->resident++;
     if (offload->resident < z->all_units) offload->disk = params_file(z);
-    offload->settled = memory_zeroed((size_t)z->all_units, sizeof *offload->settled);
     if (!z->comm) return STATUS_OK;
     if (offload->disk) TRY(slice_file_open(offload->disk, z->config.disk, err));
     TRY(stream_new(z->device, STREAM_COMM, &offload->h2d, err));
     TRY(stream_new(z->device, STREAM_COMM, &offload->d2h, err));
-    for (int u = 0; u < z->all_units; u++) TRY(zero_event_new(z, &offload->settled[u], err));
-    for (int p = 0; p < SLOTS; p++) {
-        TRY(zero_event_new(z, &z->slots[p].staged, err));
-        TRY(zero_event_new(z, &z->slots[p].d2h_done, err));
-    }
+    for (int u = 0; u < z->all_units; u++) ZERO_NEW_EVENTS(z, err, &z->unit[u].settled);
+    for (int p = 0; p < SLOTS; p++) ZERO_NEW_EVENTS(z, err, &z->slots[p].staged, &z->slots[p].d2h_done);
     return STATUS_OK;
 }
 
@@ -66,7 +62,6 @@ void zero_offload_params_release(struct zero *z)
     stream_free(z->offloaded_params.h2d);
     stream_free(z->offloaded_params.d2h);
     slice_file_free(z->offloaded_params.disk);
-    free(z->offloaded_params.settled);
 }
 
 static void await_params_staging(const struct zero *z, const struct gather_slot *slot, struct stream *stream)
@@ -80,7 +75,7 @@ static void read_params_ahead(struct zero *z, int unit)
 {
     struct offloaded_params *offload = &z->offloaded_params;
     if (!zero_param_on_disk(z, unit)) return;
-    stream_wait(offload->h2d, offload->settled[unit]);
+    stream_wait(offload->h2d, z->unit[unit].settled);
     slice_file_read_ahead(offload->disk, unit, offload->h2d);
 }
 
@@ -96,7 +91,7 @@ void *zero_param_h2d(struct zero *z, int unit, bool together, struct stream *str
     struct stream *h2d = z->offloaded_params.h2d;
     char *to = slot->staging;
     for (int u = unit; u >= 0; u = together ? zero_next_gathered(z, u) : -1) {
-        stream_wait(h2d, z->offloaded_params.settled[u]);
+        stream_wait(h2d, z->unit[u].settled);
         read_params_ahead(z, u); /* while the staging slice has its user */
         if (u == unit) await_params_staging(z, slot, h2d);
         const size_t bytes = zero_slice_bytes(z, u, z->config.dtype);
@@ -125,7 +120,7 @@ static void param_d2h(struct zero *z, int unit, struct stream *compute)
         stream_copy(d2h, zero_param(z, unit, zero_own(z, unit)), slot->staging,
                     zero_slice_bytes(z, unit, z->config.dtype));
     event_record(slot->d2h_done, d2h);
-    event_record(z->offloaded_params.settled[unit], d2h);
+    event_record(z->unit[unit].settled, d2h);
     if (!z->config.zero.overlap_comm) stream_wait(compute, slot->d2h_done);
 }
 

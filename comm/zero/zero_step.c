@@ -21,7 +21,7 @@ void zero_set_position(struct zero *z, int64_t optimizer_step, const struct loss
     struct step_state state = {.optimizer_step = optimizer_step, .scaler = *scaler, .loss_scale = (float)scaler->scale};
     ASSERT(z->config.training && !z->begun && scaler->scale > 0);
     stream_copy(compute, z->step, &state, sizeof state);
-    stream_copy(compute, z->range_segments, z->segments, (size_t)z->first_range[z->units] * sizeof *z->segments);
+    stream_copy(compute, z->range_segments, z->segments, (size_t)z->unit[z->units].first_range * sizeof *z->segments);
     z->positioned = true;
 }
 
@@ -59,9 +59,9 @@ static void step_report_sums(struct zero *z, const double *loss_sum, struct stre
     const int parts = z->config.layout->parts;
     ASSERT(z->num_due == 0);                  /* the embedding, which backward finishes last, does not wait */
     for (int u = z->units - 1; u >= 0; u--) { /* in the order in which backward finished them */
-        ASSERT(u > zero_head(z) || !z->open[u]);
+        ASSERT(u > zero_head(z) || !z->unit[u].open);
         bool summed = zero_is_offloaded(z, u) && !z->grads_whole; /* on their way down */
-        if (zero_parallel(z) || summed) stream_wait(compute, z->reduced[u]);
+        if (zero_parallel(z) || summed) stream_wait(compute, z->unit[u].reduced);
         if (summed) continue;
         for (int part = 0; part < parts; part++) {
             const struct sumsq_args args = zero_part_squares(z, u, part, zero_grad(z, u, zero_own(z, u)));
@@ -90,15 +90,6 @@ static void step_report_sums(struct zero *z, const double *loss_sum, struct stre
     zero_follow_comm(z, compute); /* peers have read the own slices, so these may change */
 }
 
-/* The op computes the norm from the reports, and the factor that clips gradients (config.clip). */
-static void clip_gradients(struct zero *z, struct stream *compute)
-{
-    RUN_OP(z->device->ops, decide_step, compute, .world = z->world * z->config.layout->parts,
-           .turns = z->config.layout->parts, .units = z->units, .reports = z->reports,
-           .grad_factor = (double)zero_grad_factor(z), .clip = z->config.clip, .scaler = z->config.scaler,
-           .schedule = z->schedule, .state = z->step);
-}
-
 /* ---- update -------------------------------------------------------------- */
 
 static void *step_state_or_none(const struct zero *z, enum state_kind state, int unit, int64_t offset)
@@ -110,7 +101,7 @@ static void step_update_unit(struct zero *z, int unit, struct stream *compute)
 {
     bool writes_params = !zero_one_copy(z) && !zero_offloads_params(z);
     char *staged = zero_offloads_params(z) && zero_one_copy(z) ? zero_param_h2d(z, unit, false, compute) : NULL;
-    for (int i = z->first_range[unit]; i < z->first_range[unit + 1]; i++) {
+    for (int i = z->unit[unit].first_range; i < z->unit[unit + 1].first_range; i++) {
         const struct decay_range *range = &z->ranges[i];
         if (range->matrix || range->joined == 0) continue; /* zero_muon_update(); a range before it */
         struct adam_args args = {
@@ -132,13 +123,13 @@ static void step_update_unit(struct zero *z, int unit, struct stream *compute)
 static void step_gather_updated(struct zero *z, int unit, struct stream *compute)
 {
     if (zero_is_offloaded(z, unit))
-        stream_wait(z->stream, z->offload.h2d_done[unit]);
+        stream_wait(z->stream, z->unit[unit].h2d_done);
     else
         zero_follow_compute(z, compute);
     zero_gather(z, COMM_PARAMETERS, unit, zero_param(z, unit, zero_own(z, unit)),
                 zero_param(z, unit, zero_first(z, unit)), z->config.dtype);
-    event_record(z->fetched[unit], z->stream);
-    if (!z->config.zero.overlap_comm) stream_wait(compute, z->fetched[unit]);
+    event_record(z->unit[unit].fetched, z->stream);
+    if (!z->config.zero.overlap_comm) stream_wait(compute, z->unit[unit].fetched);
 }
 
 static void step_update_all(struct zero *z, struct stream *compute)
@@ -164,14 +155,6 @@ static int64_t nonfinite_searched(const struct zero *z)
     return z->grads_whole ? z->unit[z->units].whole : layout->shard_offset[z->offload.first_unit];
 }
 
-/* In a skipped step: searches all gradients on the device, at stages 0 and 1 more than this rank's, which are not
- * finite for their owner either. zero_offload_begin_update() has the rest searched. */
-static void look_for_nonfinite(struct zero *z, struct stream *compute)
-{
-    RUN_OP(z->device->ops, find_nonfinite, compute, .dtype = z->config.grad_dtype, .n = nonfinite_searched(z),
-           .x = z->grads, .enabled = &z->step->skipped, .index = z->bad_index);
-}
-
 enum status zero_finish_step(struct zero *z, const double *loss_sum, struct stream *compute, struct error *err)
 {
     ASSERT(z->config.training && z->micro >= 0 && z->last_micro && z->begun == z->ended + 1);
@@ -179,10 +162,16 @@ enum status zero_finish_step(struct zero *z, const double *loss_sum, struct stre
     step_report_sums(z, loss_sum, compute);
     span_end(&span);
     span = phase_begin(compute, PHASE_OPTIMIZER, UNIT_NONE);
-    clip_gradients(z, compute);
+    RUN_OP(z->device->ops, decide_step, compute, .world = z->world * z->config.layout->parts,
+           .turns = z->config.layout->parts, .units = z->units, .reports = z->reports,
+           .grad_factor = (double)zero_grad_factor(z), .clip = z->config.clip, .scaler = z->config.scaler,
+           .schedule = z->schedule, .state = z->step);
     step_update_all(z, compute);
     zero_slots_clear(z);
-    look_for_nonfinite(z, compute);
+    /* of a skipped step all on the device, at stages 0 and 1 more than this rank's, which are not finite for their
+     * owner either; zero_offload_begin_update() has the rest searched */
+    RUN_OP(z->device->ops, find_nonfinite, compute, .dtype = z->config.grad_dtype, .n = nonfinite_searched(z),
+           .x = z->grads, .enabled = &z->step->skipped, .index = z->bad_index);
     span_end(&span);
     return comm_status(z->comm, err);
 }

@@ -14,13 +14,6 @@ static void update_by_momentum(const struct zero *z, const struct op_table *ops,
            .nesterov = optimizer->nesterov);
 }
 
-static void update_blocks(const struct op_table *ops, const struct adam_args *adam, struct stream *stream)
-{
-    RUN_OP(ops, adam8, stream, .n = adam->n, .master = adam->master, .m = adam->m, .v = adam->v, .grad = adam->grad,
-           .grad_dtype = adam->grad_dtype, .step = adam->step, .param = adam->param, .param_dtype = adam->param_dtype,
-           .eps = adam->eps, .weight_decay = adam->weight_decay, .segments = adam->segments);
-}
-
 void zero_update(const struct zero *z, const struct op_table *ops, bool blocks, struct adam_args args,
                  struct stream *stream)
 {
@@ -32,7 +25,9 @@ void zero_update(const struct zero *z, const struct op_table *ops, bool blocks, 
     args.eps = (float)optimizer->eps;
     args.adamw = optimizer->type != OPTIMIZER_ADAM;
     if (blocks)
-        update_blocks(ops, &args, stream);
+        RUN_OP(ops, adam8, stream, .n = args.n, .master = args.master, .m = args.m, .v = args.v, .grad = args.grad,
+               .grad_dtype = args.grad_dtype, .step = args.step, .param = args.param, .param_dtype = args.param_dtype,
+               .eps = args.eps, .weight_decay = args.weight_decay, .segments = args.segments);
     else if (optimizer_moments(optimizer) == 2)
         ops->adam(stream, &args);
     else
@@ -71,11 +66,11 @@ static bool update_joins(const struct zero *z, int unit, const struct decay_rang
 void zero_join_ranges(struct zero *z)
 {
     for (int u = 0; u < z->units; u++) {
-        struct decay_range *first = &z->ranges[z->first_range[u]];
-        for (int i = z->first_range[u]; i < z->first_range[u + 1]; i++) {
+        struct decay_range *first = &z->ranges[z->unit[u].first_range];
+        for (int i = z->unit[u].first_range; i < z->unit[u + 1].first_range; i++) {
             struct decay_range *range = &z->ranges[i];
             range->joined = 0;
-            if (i == z->first_range[u] || !update_joins(z, u, first, range - 1)) first = range;
+            if (i == z->unit[u].first_range || !update_joins(z, u, first, range - 1)) first = range;
             first->joined++;
             z->segments[i] =
                 (struct decay_segment){range->offset + range->count - first->offset, zero_weight_decay(z, range)};
