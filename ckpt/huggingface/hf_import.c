@@ -52,7 +52,7 @@ struct huggingface_reader {
     char extra_name[256], extra_path[FS_PATH_MAX]; /* of the first extra one */
     bool absent;                                   /* the folder has no weights of any kind */
     bool new_pooler;                               /* the files have no pooler, and need none */
-    struct hf_rest rest;                           /* of a multimodal folder */
+    struct safetensors_header rest;                /* of a multimodal folder: what is not its text model */
     char (*names)[HF_NAME_MAX]; /* (tensors) those that a multimodal folder's text model has there; NULL: another one */
     float *compared;            /* (COMPARED_BYTES) of tied_head */
 };
@@ -248,7 +248,7 @@ static bool is_ignored(const struct huggingface_reader *import, const char *name
 }
 
 /* *matched: the entry is a part of a quantized matrix, which counts as found with its codes. */
-static enum status match_quantized(struct huggingface_reader *import, int file, const char *path,
+static enum status match_quantized(struct huggingface_reader *import, const char *path,
                                    const struct safetensors_entry *entry, bool *matched, struct error *err)
 {
     char matrix[HF_MATRIX_NAME_MAX];
@@ -263,20 +263,20 @@ static enum status match_quantized(struct huggingface_reader *import, int file, 
     const ptrdiff_t index = tensor - import->table->tensors;
     *matched = true;
     if (part == HF_CODES) {
-        import->places[index] = hf_place_of(file, entry);
+        import->places[index] = entry->place;
         import->places[index].dtype = import->desc->has_torch_dtype ? import->desc->torch_dtype
                                       : decoded                     ? DTYPE_BF16
                                                                     : DTYPE_F32;
     }
     struct hf_place *place = &import->quantized[index].parts[part];
     if (place->found) return error_set(err, STATUS_DATA, "%s: tensor '%s' occurs twice", path, entry->name);
-    *place = hf_place_of(file, entry);
+    *place = entry->place;
     return STATUS_OK;
 }
 
 /* *matched: the entry is the gate and up, or down, of all of a layer's experts, as transformers 5 has them in memory.
  */
-static enum status match_stack(struct huggingface_reader *import, int file, const char *path, const char *name,
+static enum status match_stack(struct huggingface_reader *import, const char *path, const char *name,
                                const struct safetensors_entry *entry, bool *matched, struct error *err)
 {
     const struct experts_desc *experts = &import->desc->experts;
@@ -295,21 +295,21 @@ static enum status match_stack(struct huggingface_reader *import, int file, cons
     for (int64_t i = 0; i < parts; i++) {
         struct hf_place *place = &import->places[first + i - import->table->tensors];
         if (place->found) return error_set(err, STATUS_DATA, "%s: tensor '%s' occurs twice", path, first[i].name);
-        *place = hf_place_of(file, entry);
+        *place = entry->place;
         place->bytes /= parts;
         place->begin += i * place->bytes;
     }
     return STATUS_OK;
 }
 
-static enum status match_entry(struct huggingface_reader *import, int file, const char *path,
+static enum status match_entry(struct huggingface_reader *import, const char *path,
                                const struct safetensors_entry *entry, struct error *err)
 {
     if (import->weight_map) {
         const char *expected = json_string_value(json_object_get(import->weight_map, entry->name));
         if (!expected)
             return error_set(err, STATUS_DATA, "%s: tensor '%.200s' is not in %s", path, entry->name, INDEX_FILE);
-        if (strcmp(expected, import->files.names.items[file]) != 0)
+        if (strcmp(expected, import->files.names.items[entry->place.file]) != 0)
             return error_set(err, STATUS_DATA, "%s: tensor '%.200s' should be in '%.200s' according to %s", path,
                              entry->name, expected, INDEX_FILE);
     }
@@ -323,15 +323,15 @@ static enum status match_entry(struct huggingface_reader *import, int file, cons
     char text_name[TENSOR_NAME_MAX];
     const char *name = import->names ? model_multimodal_name(entry->name, text_name, sizeof text_name) : entry->name;
     if (import->desc->family == FAMILY_GPT_NEOX && strcmp(name, HF_NEOX_HEAD) == 0) name = LM_HEAD;
-    if (import->names && !model_multimodal_is_text(name)) return hf_rest_add(&import->rest, file, path, entry, err);
+    if (import->names && !model_multimodal_is_text(name)) return hf_rest_add(&import->rest, path, entry, err);
     if (is_skipped_by_import(import->desc, name)) return STATUS_OK;
     if (is_left_out(import->desc, name)) {
         import->left_out++;
         return STATUS_OK;
     }
     bool matched, tied_head = import->desc->tied && strcmp(name, LM_HEAD) == 0;
-    TRY(match_quantized(import, file, path, entry, &matched, err));
-    if (!matched) TRY(match_stack(import, file, path, name, entry, &matched, err));
+    TRY(match_quantized(import, path, entry, &matched, err));
+    if (!matched) TRY(match_stack(import, path, name, entry, &matched, err));
     if (matched) return STATUS_OK;
     const struct tensor_info *tensor = tied_head ? tensor_find(import->table, 0, ROLE_WTE) : find_tensor(import, name);
     if (!tensor || starts_fresh(import, tensor)) {
@@ -346,7 +346,7 @@ static enum status match_entry(struct huggingface_reader *import, int file, cons
     if (place->found)
         return error_set(err, STATUS_DATA, "%s: tensor '%s' occurs twice (also in '%s')", path, entry->name,
                          import->files.names.items[place->file]);
-    *place = hf_place_of(file, entry);
+    *place = entry->place;
     if (import->names && !tied_head)
         snprintf(import->names[tensor - import->table->tensors], HF_NAME_MAX, "%s", entry->name);
     return STATUS_OK;
@@ -378,12 +378,13 @@ static void tell_differences(const struct huggingface_reader *import)
         log_info("model: model.ignore_tensors leaves out %d tensor%s of '%s': %s%s", import->ignored,
                  PLURAL(import->ignored), import->dir, import->ignored_names,
                  import->ignored > NAMES_SHOWN ? ", …" : "");
-    if (import->names) {
+    int64_t rest_bytes = 0;
+    for (int i = 0; i < import->rest.count; i++) rest_bytes += import->rest.entries[i].place.bytes;
+    if (import->names)
         log_info(
             "model: '%s' is multimodal: its text model is trained; %d other tensors (%s) are not, and exports take "
             "them from there",
-            import->dir, import->rest.count, SIZE(round, import->rest.bytes));
-    }
+            import->dir, import->rest.count, SIZE(round, rest_bytes));
     for (int i = 0; !import->ignored && import->ignore && i < import->ignore->count; i++)
         log_info("model: model.ignore_tensors: no tensor of '%s' matches '%s'", import->dir, import->ignore->items[i]);
 }
@@ -557,7 +558,7 @@ static void import_end(struct huggingface_reader *import)
     hf_files_release(&import->files);
     json_decref(import->weight_map);
     json_decref(import->by_name);
-    hf_rest_release(&import->rest);
+    safetensors_header_release(&import->rest);
     free(import->names);
     free(import->compared);
     free(import->places);
@@ -594,7 +595,10 @@ static enum status import_begin(struct huggingface_reader *import, const struct 
         TRY(fs_join(path, import->dir, import->files.names.items[file], STATUS_DATA, err));
         TRY(safetensors_read_header(path, &header, err));
         import->seen += (size_t)header.count;
-        for (int i = 0; i < header.count; i++) TRY(match_entry(import, file, path, &header.entries[i], err));
+        for (int i = 0; i < header.count; i++) {
+            header.entries[i].place.file = file;
+            TRY(match_entry(import, path, &header.entries[i], err));
+        }
     }
     struct hf_place *embedding = &import->places[tensor_find(table, 0, ROLE_WTE) - table->tensors];
     if (!embedding->found) {
@@ -665,7 +669,7 @@ enum status huggingface_rest_hash(struct huggingface_reader *reader, uint64_t *h
 
 void hf_folder_complete(struct hf_folder *folder, struct huggingface_reader *reader)
 {
-    const struct hf_rest *rest = &reader->rest;
+    const struct safetensors_header *rest = &reader->rest;
     for (int i = 0; i < folder->count && reader->names; i++) {
         struct hf_tensor *entry = &folder->tensors[i];
         const char *name = reader->names[entry->tensor - folder->table->tensors];
@@ -674,8 +678,8 @@ void hf_folder_complete(struct hf_folder *folder, struct huggingface_reader *rea
     folder->tensors = memory_resize(folder->tensors, (size_t)(folder->count + rest->count) * sizeof *folder->tensors);
     for (int i = 0; i < rest->count; i++) {
         struct hf_tensor *entry = &folder->tensors[folder->count++];
-        *entry = (struct hf_tensor){.rest = &rest->tensors[i]};
-        snprintf(entry->name, sizeof entry->name, "%s", rest->tensors[i].entry.name);
+        *entry = (struct hf_tensor){.rest = &rest->entries[i]};
+        snprintf(entry->name, sizeof entry->name, "%s", rest->entries[i].name);
     }
     folder->rest = &reader->files;
 }

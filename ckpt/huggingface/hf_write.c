@@ -81,7 +81,7 @@ static char *hf_file_header(const struct hf_writer *writer, int file, size_t *si
         const struct hf_tensor *tensor = &writer->folder->tensors[i];
         if (tensor->file != file) continue;
         const json_int_t end = offset + hf_tensor_bytes(tensor);
-        const struct safetensors_entry *rest = tensor->rest ? &tensor->rest->entry : NULL;
+        const struct safetensors_entry *rest = tensor->rest;
         const int64_t *sizes = rest ? rest->shape : tensor->tensor->shape;
         const int ndim = rest ? rest->ndim : tensor->tensor->ndim;
         json_t *shape =

@@ -14,29 +14,21 @@ enum { HF_NAME_MAX = 256 };
  * bytes go from the folder into exports, whatever their dtypes are (hf_rest.c). */
 enum { HF_REST_PIECE = 8 << 20 /* bytes */ };
 
-struct hf_rest {
-    int count;
-    int64_t bytes;
-    struct hf_rest_tensor {
-        struct safetensors_entry entry; /* owns its texts */
-        struct hf_place place;
-    } * tensors; /* owned, in the order of the files */
-};
-
-/* A copy of an entry of the file `path`, number `file`. STATUS_DATA: its name is too long for an export. */
-enum status hf_rest_add(struct hf_rest *rest, int file, const char *path, const struct safetensors_entry *entry,
+/* Adds a copy of an entry of the file `path`; the order is that of the files. STATUS_DATA: its name is too long for an
+ * export. */
+enum status hf_rest_add(struct safetensors_header *rest, const char *path, const struct safetensors_entry *entry,
                         struct error *err);
-void hf_rest_release(struct hf_rest *rest); /* all zero is allowed */
-enum status hf_rest_hash(const struct hf_rest *rest, struct hf_files *files, uint64_t *hash, struct error *err);
+enum status hf_rest_hash(const struct safetensors_header *rest, struct hf_files *files, uint64_t *hash,
+                         struct error *err);
 /* piece (HF_REST_PIECE) = the next *count bytes of a tensor, after `done`. */
-enum status hf_rest_read(const struct hf_rest_tensor *tensor, struct hf_files *files, int64_t done, void *piece,
+enum status hf_rest_read(const struct safetensors_entry *tensor, struct hf_files *files, int64_t done, void *piece,
                          int64_t *count, struct error *err);
 
 /* A tensor of a folder. */
 struct hf_tensor {
     char name[HF_NAME_MAX];
-    const struct tensor_info *tensor;  /* borrowed: of the table */
-    const struct hf_rest_tensor *rest; /* borrowed: it is this one instead; NULL */
+    const struct tensor_info *tensor;     /* borrowed: of the table */
+    const struct safetensors_entry *rest; /* borrowed: it is this one instead; NULL */
     enum dtype dtype;
     int64_t rows; /* it is (rows, the rest); 0: as in the table */
     bool head;    /* a tied matrix once more, as the head */

@@ -118,14 +118,21 @@ enum { SAFETENSORS_PREFIX = 8, SAFETENSORS_MAX_HEADER = 100000000, SAFETENSORS_M
 /* Dtypes that are the codes of quantized matrices. */
 enum stored_codes { CODES_NONE, CODES_U8, CODES_E4M3 };
 
+/* Where a tensor is. All zero: not found yet. */
+struct hf_place {
+    bool found;
+    int file;             /* of hf_files.names; who reads several headers sets it */
+    int64_t begin, bytes; /* begin: from the start of the file */
+    enum dtype dtype;
+    bool known_dtype; /* false: a dtype that ztrain does not read (I64, …), or codes */
+};
+
 struct safetensors_entry {
     char *name, *dtype_name; /* owned */
-    enum dtype dtype;
-    bool known_dtype;        /* false: a dtype that ztrain does not read (I64, …), or codes */
+    struct hf_place place;
     enum stored_codes codes; /* CODES_NONE: another dtype */
     int ndim;
     int64_t shape[SAFETENSORS_MAX_DIMS];
-    int64_t begin, end; /* bytes from the start of the file */
 };
 struct safetensors_header {
     int count;
@@ -136,7 +143,8 @@ struct safetensors_header {
 enum status safetensors_prefix(const uint8_t prefix[SAFETENSORS_PREFIX], int64_t file_bytes, const char *where,
                                size_t *header_bytes, struct error *err);
 
-/* Parses the header's JSON. `where` names the file in messages (STATUS_DATA). */
+/* Parses the header's JSON. `where` names the file in messages (STATUS_DATA). *out is to be released after an error,
+ * too. */
 enum status safetensors_parse(const void *header, size_t header_bytes, int64_t file_bytes, const char *where,
                               struct safetensors_header *out, struct error *err);
 
@@ -156,16 +164,6 @@ struct hf_files {
     int fd, open;             /* open: 1 + the number of the file that is; 0: none */
     char path[4096];          /* of that file */
 };
-
-/* Where a tensor is. All zero: not found yet. */
-struct hf_place {
-    bool found;
-    int file; /* of hf_files.names */
-    int64_t begin, bytes;
-    enum dtype dtype; /* with known_dtype */
-    bool known_dtype;
-};
-struct hf_place hf_place_of(int file, const struct safetensors_entry *entry);
 
 /* All bytes of a tensor. */
 enum status hf_files_read(struct hf_files *files, const struct hf_place *place, void *out, struct error *err);

@@ -141,13 +141,6 @@ static void peft_end(struct peft_import *import)
 
 /* ---- reading ------------------------------------------------------------- */
 
-static enum status read_peft_values(struct peft_import *import, const struct safetensors_entry *entry, int64_t first,
-                                    int64_t count, float *out, struct error *err)
-{
-    const struct hf_place place = hf_place_of(0, entry);
-    return hf_files_values(&import->files, &place, first, count, out, err);
-}
-
 static enum status read_peft_tensor(void *context, int i, int64_t first, int64_t count, float *out, struct error *err)
 {
     struct peft_import *import = context;
@@ -155,14 +148,14 @@ static enum status read_peft_tensor(void *context, int i, int64_t first, int64_t
     const struct safetensors_entry *entry = import->entries[i];
     if (peft_transposes(tensor)) { /* from all of it */
         import->row = memory_resize(import->row, (size_t)tensor->numel * sizeof *import->row);
-        TRY(read_peft_values(import, entry, 0, tensor->numel, import->row, err));
+        TRY(hf_files_values(&import->files, &entry->place, 0, tensor->numel, import->row, err));
         for (int64_t k = 0; k < count; k++) out[k] = import->row[peft_place(tensor, first + k)];
     } else {
-        TRY(read_peft_values(import, entry, first, count, out, err));
+        TRY(hf_files_values(&import->files, &entry->place, first, count, out, err));
     }
     if (import->head && tensor->role == ROLE_WTE) { /* the head of a tied matrix has the same values */
         import->row = memory_resize(import->row, (size_t)count * sizeof *import->row);
-        TRY(read_peft_values(import, import->head, first, count, import->row, err));
+        TRY(hf_files_values(&import->files, &import->head->place, first, count, import->row, err));
         if (memcmp(import->row, out, (size_t)count * sizeof *out) != 0)
             return error_set(err, STATUS_DATA, "%s: tensor '%s' differs from the embedding, and the model ties them",
                              import->path, import->head->name);

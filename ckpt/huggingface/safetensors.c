@@ -70,8 +70,7 @@ static enum status parse_entry(const json_t *value, int64_t header_end, int64_t 
         return error_set(err, STATUS_DATA,
                          "'%s' is truncated: tensor '%.200s' ends at offset %" PRId64 ", the file at %" PRId64, where,
                          name, header_end + end, header_end + data_bytes);
-    entry->begin = header_end + begin;
-    entry->end = header_end + end;
+    entry->place = (struct hf_place){.found = true, .begin = header_end + begin, .bytes = end - begin};
     entry->dtype_name = memory_text(dtype);
 
     for (size_t i = 0; i < COUNT_OF(DTYPES); i++) {
@@ -81,8 +80,8 @@ static enum status parse_entry(const json_t *value, int64_t header_end, int64_t 
             return error_set(err, STATUS_DATA,
                              "%s: tensor '%.200s' has %" PRId64 " bytes, which do not fit its shape and dtype", where,
                              name, end - begin);
-        entry->known_dtype = DTYPES[i].dtype >= 0;
-        if (entry->known_dtype) entry->dtype = (enum dtype)DTYPES[i].dtype;
+        entry->place.known_dtype = DTYPES[i].dtype >= 0;
+        if (entry->place.known_dtype) entry->place.dtype = (enum dtype)DTYPES[i].dtype;
         entry->codes = !strcmp(dtype, "U8") ? CODES_U8 : !strcmp(dtype, "F8_E4M3") ? CODES_E4M3 : CODES_NONE;
     }
     return STATUS_OK;
@@ -90,9 +89,10 @@ static enum status parse_entry(const json_t *value, int64_t header_end, int64_t 
 
 static int compare_safetensors_begin(const void *a, const void *b)
 {
-    const struct safetensors_entry *x = a, *y = b;
+    const struct hf_place *x = &((const struct safetensors_entry *)a)->place;
+    const struct hf_place *y = &((const struct safetensors_entry *)b)->place;
     if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
-    return (x->end > y->end) - (x->end < y->end); /* empty tensors first */
+    return (x->bytes > y->bytes) - (x->bytes < y->bytes); /* empty tensors first */
 }
 
 static enum status check_cover(struct safetensors_header *header, int64_t header_end, int64_t file_bytes,
@@ -102,12 +102,12 @@ static enum status check_cover(struct safetensors_header *header, int64_t header
     int64_t end = header_end;
     for (int i = 0; i < header->count; i++) {
         const struct safetensors_entry *entry = &header->entries[i];
-        if (entry->begin != end)
+        if (entry->place.begin != end)
             return error_set(err, STATUS_DATA,
                              "%s: tensor '%.200s' begins at offset %" PRId64 ", %" PRId64
                              " expected: a hole or an overlap",
-                             where, entry->name, entry->begin, end);
-        end = entry->end;
+                             where, entry->name, entry->place.begin, end);
+        end += entry->place.bytes;
     }
     if (end != file_bytes)
         return error_set(err, STATUS_DATA,
@@ -127,7 +127,6 @@ enum status safetensors_parse(const void *header, size_t header_bytes, int64_t f
         return error_set(err, STATUS_DATA, "'%s' is not a safetensors file: header at offset %d: %s", where,
                          root ? SAFETENSORS_PREFIX : SAFETENSORS_PREFIX + parse.position,
                          root ? "not a JSON object" : parse.text);
-    enum status status;
     const int64_t header_end = SAFETENSORS_PREFIX + (int64_t)header_bytes;
     const char *name;
     json_t *value;
@@ -140,13 +139,9 @@ enum status safetensors_parse(const void *header, size_t header_bytes, int64_t f
         }
         struct safetensors_entry *entry = &out->entries[out->count++];
         entry->name = memory_text(name);
-        TRY_GOTO(parse_entry(value, header_end, file_bytes - header_end, where, entry, err));
+        TRY(parse_entry(value, header_end, file_bytes - header_end, where, entry, err));
     }
-    TRY_GOTO(check_cover(out, header_end, file_bytes, where, err));
-    return STATUS_OK;
-fail:
-    safetensors_header_release(out);
-    return status;
+    return check_cover(out, header_end, file_bytes, where, err);
 }
 
 enum status safetensors_read_header(const char *path, struct safetensors_header *out, struct error *err)
@@ -183,7 +178,7 @@ enum status safetensors_expect(const struct safetensors_entry *entry, const char
     if (entry->ndim != ndim || memcmp(entry->shape, shape, (size_t)ndim * sizeof *shape) != 0)
         return error_set(err, STATUS_DATA, "%s: tensor '%s' has shape %s%s %s", path, entry->name,
                          shape_text(entry->ndim, entry->shape, have), asks, shape_text(ndim, shape, want));
-    return entry->known_dtype
+    return entry->place.known_dtype
                ? STATUS_OK
                : error_set(err, STATUS_DATA,
                            "%s: tensor '%s' has a dtype that is not supported; hint: F32, BF16 and F16 are", path,
@@ -191,16 +186,6 @@ enum status safetensors_expect(const struct safetensors_entry *entry, const char
 }
 
 /* ---- contents ------------------------------------------------------------ */
-
-struct hf_place hf_place_of(int file, const struct safetensors_entry *entry)
-{
-    return (struct hf_place){.found = true,
-                             .file = file,
-                             .begin = entry->begin,
-                             .bytes = entry->end - entry->begin,
-                             .dtype = entry->dtype,
-                             .known_dtype = entry->known_dtype};
-}
 
 static enum status hf_files_open(struct hf_files *files, int file, struct error *err)
 {

@@ -73,13 +73,14 @@ static void check_header(const uint8_t *json, size_t json_bytes, int64_t file_by
 {
     struct safetensors_header header;
     struct error err;
-    if (safetensors_parse(json, json_bytes, file_bytes, "f", &header, &err) != STATUS_OK) return;
-    for (int i = 0; i < header.count; i++) {
+    const enum status status = safetensors_parse(json, json_bytes, file_bytes, "f", &header, &err);
+    for (int i = 0; status == STATUS_OK && i < header.count; i++) {
         const struct safetensors_entry *entry = &header.entries[i];
-        ASSERT(entry->begin >= SAFETENSORS_PREFIX && entry->begin <= entry->end && entry->end <= file_bytes);
+        const struct hf_place *place = &entry->place;
+        ASSERT(place->begin >= SAFETENSORS_PREFIX && place->bytes >= 0 && place->begin <= file_bytes - place->bytes);
         int64_t numel = 1;
         for (int k = 0; k < entry->ndim; k++) numel *= entry->shape[k];
-        ASSERT(!entry->known_dtype || numel * (int64_t)dtype_size(entry->dtype) == entry->end - entry->begin);
+        ASSERT(!place->known_dtype || numel * (int64_t)dtype_size(place->dtype) == place->bytes);
     }
     safetensors_header_release(&header);
 }

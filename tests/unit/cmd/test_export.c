@@ -286,7 +286,7 @@ static void test_header(void **state)
     export(checkpoint, at("out"), DTYPE_BF16, 0);
     assert_int_equal(safetensors_read_header(at("out/model.safetensors"), &header, &err), STATUS_OK);
     assert_int_equal(header.count, model.table.num_tensors);
-    assert_int_equal(header.entries[0].begin % 8, 0);
+    assert_int_equal(header.entries[0].place.begin % 8, 0);
     assert_true(header.by_ztrain);
     for (int i = 0; i < header.count; i++) assert_string_equal(header.entries[i].name, model.table.tensors[i].name);
     safetensors_header_release(&header);

@@ -598,7 +598,7 @@ static void test_merging_refuses(void **state)
     int64_t place = -1;
     for (int i = 0; i < header.count; i++)
         if (strcmp(header.entries[i].name, "model.layers.1.self_attn.k_proj.weight") == 0)
-            place = header.entries[i].begin;
+            place = header.entries[i].place.begin;
     safetensors_header_release(&header);
     FILE *file = fopen(at("base/model.safetensors"), "r+b");
     assert_true(place > 0 && file && fseek(file, place, SEEK_SET) == 0);
