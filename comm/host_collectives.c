@@ -94,25 +94,23 @@ enum status comm_barrier(struct comm *comm, struct error *err)
 
 enum status comm_exchange(struct comm *comm, const void *own, size_t bytes, void *all, struct error *err)
 {
-    char **slots = comm->slots;
     if (comm->world == 1) {
         memcpy(all, own, bytes);
         return control_status(comm->control, err);
     }
     TRY(host_exchange(comm, OP_EXCHANGE, own, bytes, err));
-    for (int r = 0; r < comm->world; r++) memcpy((char *)all + (size_t)r * bytes, slots[r], bytes);
+    for (int r = 0; r < comm->world; r++) memcpy((char *)all + (size_t)r * bytes, comm->slots[r], bytes);
     return STATUS_OK;
 }
 
 enum status comm_sum(struct comm *comm, double *values, int count, struct error *err)
 {
-    char **slots = comm->slots;
     ASSERT(count >= 0);
     if (comm->world == 1) return control_status(comm->control, err);
     TRY(host_exchange(comm, OP_EXCHANGE, values, (size_t)count * sizeof *values, err));
     for (int i = 0; i < count; i++) {
         double sum = 0;
-        for (int r = 0; r < comm->world; r++) sum += ((const double *)slots[r])[i];
+        for (int r = 0; r < comm->world; r++) sum += ((const double *)comm->slots[r])[i];
         values[i] = sum;
     }
     return STATUS_OK;
@@ -120,13 +118,12 @@ enum status comm_sum(struct comm *comm, double *values, int count, struct error 
 
 enum status comm_broadcast(struct comm *comm, void *data, size_t bytes, int root, struct error *err)
 {
-    char **slots = comm->slots;
     ASSERT(root >= 0 && root < comm->world);
     if (comm->world == 1) return control_status(comm->control, err);
     for (size_t at = 0; at < bytes; at += COMM_EXCHANGE_MAX) {
         size_t n = bytes - at < COMM_EXCHANGE_MAX ? bytes - at : COMM_EXCHANGE_MAX;
         TRY(host_exchange(comm, OP_BROADCAST, comm->rank == root ? (char *)data + at : NULL, n, err));
-        if (comm->rank != root) memcpy((char *)data + at, slots[root], n);
+        if (comm->rank != root) memcpy((char *)data + at, comm->slots[root], n);
     }
     return STATUS_OK;
 }

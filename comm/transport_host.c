@@ -108,11 +108,6 @@ static enum status network_gather_begin(const struct data_op *op, int *sends)
     return net_transfer(comm->net, comm->parts, *sends);
 }
 
-static void network_sends_need(struct comm *comm, int sends, size_t bytes)
-{
-    for (int i = 0; i < sends; i++) comm->parts[i].need = bytes;
-}
-
 static enum status network_gather(const struct data_op *op, int sends)
 {
     struct comm *comm = op->comm;
@@ -133,7 +128,7 @@ static enum status network_gather(const struct data_op *op, int sends)
                                     (size_t)t->index_at_proxy[i] * piece;
             comm->parts[parts++] = (struct net_part){.peer = t->remotes[i], .data = to, .bytes = n, .need = n};
         }
-        network_sends_need(comm, sends, at + n);
+        for (int i = 0; i < sends; i++) comm->parts[i].need = at + n;
         TRY(net_transfer(comm->net, comm->parts, parts));
         if (direct) break;
         TRY(comm_op_barrier(comm, op->kind));
@@ -176,7 +171,7 @@ static enum status network_reduce(const struct data_op *op, int sends, size_t at
     const struct topology *t = &comm->topology;
     const size_t bytes = count * dtype_size(op->dtype);
     int parts = sends;
-    network_sends_need(comm, sends, at * dtype_size(op->dtype) + bytes);
+    for (int i = 0; i < sends; i++) comm->parts[i].need = at * dtype_size(op->dtype) + bytes;
     for (int i = 0; i < t->num_remotes; i++) {
         char *to = (char *)comm->scratch + (size_t)i * bytes;
         if (!group_joins(op->group, t->rank, t->remotes[i])) continue;

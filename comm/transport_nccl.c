@@ -528,9 +528,8 @@ static void nccl_submit(struct transport_nccl *base, const struct data_op *ops, 
 
 static bool allocate_memory(struct nccl *n, size_t bytes)
 {
-    struct slow_call slow;
     struct error ignored;
-    heartbeat_slow_begin(&slow, "allocating memory with NCCL", NULL, -1);
+    SLOW("allocating memory with NCCL", NULL, -1);
     if (n->nccl->ncclMemAlloc(&n->memory, bytes) != ncclSuccess) {
         cudaGetLastError(); /* not a failure of the device */
         n->memory = NULL;
@@ -538,7 +537,6 @@ static bool allocate_memory(struct nccl *n, size_t bytes)
         n->nccl->ncclMemFree(n->memory);
         n->memory = NULL;
     }
-    heartbeat_slow_end(&slow);
     return n->memory;
 }
 

@@ -292,31 +292,6 @@ static void *agent_listen_loop(void *argument)
 
 /* ---- starting and stopping ----------------------------------------------- */
 
-static enum status start_agent_thread(pthread_t *thread, void *(*body)(void *), void *argument, bool *runs,
-                                      struct error *err)
-{
-    int error = thread_start(thread, STACK_BYTES, body, argument);
-    *runs = error == 0;
-    return error ? error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error)) : STATUS_OK;
-}
-
-static void agent_free(struct agent *agent)
-{
-    for (int i = 0; i < agent->count; i++) {
-        struct connection *c = &agent->connections[i];
-        close(c->fd);
-        agent_inbox_release(&c->inbox);
-        free(c->heartbeat);
-    }
-    agent_outbox_release(&agent->outbox);
-    free(agent->connections);
-    free(agent->ranks);
-    free(agent->polls);
-    free(agent->writable);
-    free(agent->scratch);
-    free(agent);
-}
-
 /* To see the other ranks of this node end. They need not have attached yet. */
 static enum status open_processes(struct agent *agent, struct error *err)
 {
@@ -362,17 +337,17 @@ enum status agent_start(struct control *control, const struct agent_link *links,
     TRY_GOTO(open_processes(a, err));
     struct agent_hello hello = {block->world, block->num_nodes, block->local_world};
     agent_outbox_put(&a->outbox, AGENT_HELLO, (uint32_t)control->node, AGENT_VERSION, &hello, sizeof hello, NULL, 0);
-    TRY_GOTO(start_agent_thread(&a->sender, agent_send_loop, a, &a->sender_runs, err));
-    TRY_GOTO(start_agent_thread(&a->listener, agent_listen_loop, a, &a->listener_runs, err));
+    int error = thread_start(&a->sender, STACK_BYTES, agent_send_loop, a);
+    a->sender_runs = error == 0;
+    if (!error) error = thread_start(&a->listener, STACK_BYTES, agent_listen_loop, a);
+    a->listener_runs = error == 0;
+    if (error) TRY_GOTO(error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(error)));
     *agent = a;
     return STATUS_OK;
 fail:
-    if (a->sender_runs) {
+    if (a->sender_runs)
         control_blame(control, control->rank, FAILURE_ERROR, status, "%s", err ? err->text : "cannot start");
-        agent_stop(a);
-    } else {
-        agent_free(a);
-    }
+    agent_stop(a);
     return status;
 }
 
@@ -383,5 +358,17 @@ void agent_stop(struct agent *agent)
     control_ring(agent->control);
     if (agent->sender_runs) pthread_join(agent->sender, NULL);
     if (agent->listener_runs) pthread_join(agent->listener, NULL);
-    agent_free(agent);
+    for (int i = 0; i < agent->count; i++) {
+        struct connection *c = &agent->connections[i];
+        close(c->fd);
+        agent_inbox_release(&c->inbox);
+        free(c->heartbeat);
+    }
+    agent_outbox_release(&agent->outbox);
+    free(agent->connections);
+    free(agent->ranks);
+    free(agent->polls);
+    free(agent->writable);
+    free(agent->scratch);
+    free(agent);
 }

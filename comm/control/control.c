@@ -192,30 +192,16 @@ static enum status map_memory(struct control *c, struct error *err)
     return not_this_control_block(c->fd, c->world, err);
 }
 
-static void free_handle(struct control *control)
-{
-    for (int i = 0; control->pidfds && i < control->local_world; i++)
-        if (control->pidfds[i] >= 0) close(control->pidfds[i]);
-    free(control->locals);
-    free(control->agents);
-    free(control->pidfds);
-    free(control);
-}
-
 enum status control_attach(int fd, int rank, int world, const char *host, double timeout_seconds,
                            struct control **control, struct error *err)
 {
     ASSERT(world >= 1 && world <= BOOTSTRAP_MAX_RANKS && rank >= -1 && rank < world);
     ASSERT(fd >= 0 || world == 1);
     *control = NULL;
-    struct control *c = memory_zeroed(1, sizeof *c);
+    RELEASED(control_drop) struct control *c = memory_zeroed(1, sizeof *c);
     *c = (struct control){
         .fd = fd, .rank = rank, .world = world, .timeout = timeout_seconds, .silence = 0.9 * timeout_seconds};
-    enum status status = map_memory(c, err);
-    if (status != STATUS_OK) {
-        free_handle(c);
-        return status;
-    }
+    TRY(map_memory(c, err));
     if (rank >= 0) {
         struct control_rank *own = &c->block->ranks[rank];
         own->pid = getpid();
@@ -224,7 +210,7 @@ enum status control_attach(int fd, int rank, int world, const char *host, double
         atomic_store(&own->state, RANK_JOINED);
         control_ring(c);
     }
-    *control = c;
+    *control = TAKEN(c);
     return STATUS_OK;
 }
 
@@ -294,7 +280,12 @@ void control_detach(struct control *control)
 {
     if (!control) return;
     if (control->private_progress) atomic_store(&heartbeat_counter, control->private_progress);
-    free_handle(control);
+    for (int i = 0; control->pidfds && i < control->local_world; i++)
+        if (control->pidfds[i] >= 0) close(control->pidfds[i]);
+    free(control->locals);
+    free(control->agents);
+    free(control->pidfds);
+    free(control);
 }
 
 /* ---- failure ------------------------------------------------------------- */

@@ -125,6 +125,7 @@ enum status control_join(struct control *control, struct error *err);
 void control_leave(struct control *control);
 /* Frees the handle; the memory stays mapped. */
 void control_detach(struct control *control);
+RELEASER(control_drop, struct control, control_detach)
 
 /* ---- reading ------------------------------------------------------------- */
 

@@ -424,30 +424,39 @@ static void dial_step(struct dial *dial)
     }
 }
 
-static void keep_connection(const struct wire_self *self, const struct wire_connection *connection,
-                            struct wire_peer *peers, int count)
+struct rendezvous {
+    const struct wire_self *self;
+    struct wire_server *server; /* NULL: no connection is waited for */
+    struct wire_peer *peers;    /* (count) */
+    int count;
+    struct dial *dials; /* (num_dials), each for one of the peers */
+    int num_dials;
+    int open;                         /* dials polled now: */
+    struct dial *polled[DIALS_MAX];   /* … */
+    struct pollfd fds[DIALS_MAX + 1]; /* … theirs, then that of the server */
+};
+
+static void keep_connection(const struct rendezvous *m, const struct wire_connection *connection)
 {
-    for (int i = 0; i < count; i++)
-        if (peers[i].rank > self->rank && peers[i].rank == connection->rank &&
-            peers[i].service == connection->service) {
-            fs_close(&peers[i].fd);
-            peers[i].fd = connection->fd;
+    for (struct wire_peer *peer = m->peers; peer < m->peers + m->count; peer++)
+        if (peer->rank > m->self->rank && peer->rank == connection->rank && peer->service == connection->service) {
+            fs_close(&peer->fd);
+            peer->fd = connection->fd;
             return;
         }
     close(connection->fd);
 }
 
-/* Names the first peer without a connection. dials: those of this rank. */
-static enum status name_missing(const struct wire_self *self, const struct wire_peer *peers, int count,
-                                const struct dial *dials, int num_dials, double seconds, struct error *err)
+/* Names the first peer without a connection. */
+static enum status name_missing(const struct rendezvous *m, double seconds, struct error *err)
 {
     const struct wire_peer *first = NULL;
     int others = -1;
     char more[64] = "", text[WIRE_PRINTED];
-    for (int i = 0; i < count; i++)
-        if (peers[i].fd < 0) {
+    for (int i = m->count - 1; i >= 0; i--)
+        if (m->peers[i].fd < 0) {
             others++;
-            if (!first) first = &peers[i];
+            first = &m->peers[i];
         }
     if (others > 0) snprintf(more, sizeof more, ", and %d more", others);
     ASSERT(first);
@@ -455,18 +464,18 @@ static enum status name_missing(const struct wire_self *self, const struct wire_
                           : first->service == WIRE_AGENT ? "health"
                                                          : "data";
     const struct dial *dial = NULL;
-    for (int i = 0; i < num_dials; i++)
-        if (dials[i].peer == first) dial = &dials[i];
+    for (int i = 0; i < m->num_dials; i++)
+        if (m->dials[i].peer == first) dial = &m->dials[i];
     if (dial) {
         const struct wire_address *address =
             &first->addresses[(dial->turn ? dial->turn - 1 : 0) % first->num_addresses];
         error_set(err, STATUS_PEER,
-                  "rank %d cannot connect with rank %d on %s at %s (%s connection) within %.3g s: %s%s", self->rank,
+                  "rank %d cannot connect with rank %d on %s at %s (%s connection) within %.3g s: %s%s", m->self->rank,
                   first->rank, first->host, wire_address_print(address, text), service, seconds,
                   dial->trouble[0] ? dial->trouble : "no answer", more);
     } else {
         error_set(err, STATUS_PEER, "rank %d on %s has not connected with rank %d (%s connection) within %.3g s%s",
-                  first->rank, first->host, self->rank, service, seconds, more);
+                  first->rank, first->host, m->self->rank, service, seconds, more);
     }
     error_blame(err, first->rank, FAILURE_ABSENT);
     if (dial && dial->turned_away)
@@ -479,18 +488,6 @@ static enum status name_missing(const struct wire_self *self, const struct wire_
     return error_hint(
         err, "look for a firewall between the nodes, or an interface that does not connect them (comm.interface)");
 }
-
-struct rendezvous {
-    const struct wire_self *self;
-    struct wire_server *server; /* NULL: no connection is waited for */
-    struct wire_peer *peers;    /* (count) */
-    int count;
-    struct dial *dials; /* (num_dials), each for one of the peers */
-    int num_dials;
-    int open;                         /* dials polled now: */
-    struct dial *polled[DIALS_MAX];   /* … */
-    struct pollfd fds[DIALS_MAX + 1]; /* … theirs, then that of the server */
-};
 
 /* Where there are others: a listener that is silent after the hello may be another program. */
 static void wire_leave_silent_address(struct dial *dial, double now)
@@ -529,13 +526,12 @@ static enum status wire_connect_all(struct rendezvous *m, double seconds, struct
     const double end = seconds_now() + seconds;
     for (;;) {
         struct wire_connection connection;
-        while (m->server && wire_server_next(m->server, &connection))
-            keep_connection(m->self, &connection, m->peers, m->count);
+        while (m->server && wire_server_next(m->server, &connection)) keep_connection(m, &connection);
         int missing = 0;
         for (int i = 0; i < m->count; i++) missing += m->peers[i].fd < 0;
         if (!missing) return STATUS_OK;
         double now = seconds_now();
-        if (now >= end) return name_missing(m->self, m->peers, m->count, m->dials, m->num_dials, seconds, err);
+        if (now >= end) return name_missing(m, seconds, err);
         double wake = wire_start_dials(m, now);
         int wait = (int)((wake - now) * 1e3) + 1;
         poll(m->fds, (nfds_t)m->open + 1, wait < 0 ? 0 : wait);
