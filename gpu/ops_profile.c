@@ -19,9 +19,8 @@ static struct op_profile *module_of(struct ops_profiler *p, struct span_place pl
     for (int i = 0; i < p->num_modules; i++)
         if (p->modules[i].place.phase == place.phase && p->modules[i].place.unit == place.unit)
             return &p->modules[i].work;
-    const size_t bytes = ((size_t)p->num_modules + 1) * sizeof *p->modules;
-    p->modules = memory_resize(p->modules, bytes);
-    p->read = memory_resize(p->read, bytes);
+    p->modules = memory_grow(p->modules, (size_t)p->num_modules, sizeof *p->modules);
+    p->read = memory_grow(p->read, (size_t)p->num_modules, sizeof *p->read);
     p->modules[p->num_modules] = (struct module_profile){.place = place};
     return &p->modules[p->num_modules++].work;
 }
@@ -50,13 +49,12 @@ static void profile_deliver(void *context, const struct span *span)
 
 enum status ops_profiler_new(struct device *device, struct ops_profiler **profiler, struct error *err)
 {
-    struct ops_profiler *p = memory_zeroed(1, sizeof *p);
+    RELEASED(ops_profiler_drop) struct ops_profiler *p = memory_zeroed(1, sizeof *p);
     const struct span_recorder_config config = {
         .capacity = OPS_AHEAD, .takes_ops = true, .wants = profile_wants, .deliver = profile_deliver, .context = p};
-    const enum status status = span_recorder_new(device, &config, &p->recorder, err);
-    *profiler = status == STATUS_OK ? p : NULL;
-    if (status != STATUS_OK) free(p);
-    return status;
+    TRY(span_recorder_new(device, &config, &p->recorder, err));
+    *profiler = TAKEN(p);
+    return STATUS_OK;
 }
 
 void ops_profiler_free(struct ops_profiler *p)

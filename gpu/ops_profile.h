@@ -24,6 +24,7 @@ struct module_profile {
 struct ops_profiler;
 enum status ops_profiler_new(struct device *device, struct ops_profiler **profiler, struct error *err);
 void ops_profiler_free(struct ops_profiler *profiler);
+RELEASER(ops_profiler_drop, struct ops_profiler, ops_profiler_free)
 
 /* Both wait for ops that are under way.
  * Entries of the ops with calls since the last reading, and their number; 0 without a profiler. */

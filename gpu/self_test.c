@@ -344,13 +344,11 @@ static enum status self_test_open_bed(struct bed *bed, struct device *device, st
         .delta_rule = {.M = TOKENS, .Hk = 1, .Hv = HEADS, .Dk = MOST, .Dv = MOST, .num_seqs = HEADS, .max_seq = TOKENS},
         .backward = true,
         .max_expert_rows = TOKENS};
-    void *memory;
     bed->device = device;
     bed->workspace_bytes = ops_workspace_bytes(device, &limits);
     bed->image = memory_zeroed(1, BYTES);
     TRY(stream_new(device, STREAM_COMPUTE, &bed->stream, err));
-    TRY(device_alloc(device, BYTES, &memory, err));
-    bed->memory = memory;
+    TRY(device_alloc(device, BYTES, (void **)&bed->memory, err));
     TRY(device_alloc(device, bed->workspace_bytes, &bed->workspace, err));
     stream_set_workspace(bed->stream, bed->workspace, bed->workspace_bytes);
     return STATUS_OK;
@@ -358,14 +356,11 @@ static enum status self_test_open_bed(struct bed *bed, struct device *device, st
 
 enum status self_test_new(struct device *device, struct device *reference, struct self_test **test, struct error *err)
 {
-    struct self_test *c = *test = memory_zeroed(1, sizeof *c);
-    enum status status = self_test_open_bed(&c->beds[TESTED], device, err);
-    if (status == STATUS_OK) status = self_test_open_bed(&c->beds[REFERENCE], reference, err);
-    if (status != STATUS_OK) {
-        self_test_free(c);
-        *test = NULL;
-    }
-    return status;
+    RELEASED(self_test_drop) struct self_test *c = memory_zeroed(1, sizeof *c);
+    TRY(self_test_open_bed(&c->beds[TESTED], device, err));
+    TRY(self_test_open_bed(&c->beds[REFERENCE], reference, err));
+    *test = TAKEN(c);
+    return STATUS_OK;
 }
 
 void self_test_free(struct self_test *c)

@@ -16,6 +16,7 @@ struct self_test;
 /* Allocates memory on both devices, which are borrowed: four MiB and the workspace. */
 enum status self_test_new(struct device *device, struct device *reference, struct self_test **test, struct error *err);
 void self_test_free(struct self_test *test); /* may be NULL */
+RELEASER(self_test_drop, struct self_test, self_test_free)
 
 /* Runs an op in all its variants and types. `differs` gets "" if all results agree, else the first that does not: "in
  * bf16, variant 1: element 17 of 2560 is 0, where 1.25 is right". An error is that of the device. */

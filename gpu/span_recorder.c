@@ -73,20 +73,17 @@ enum status span_recorder_new(struct device *device, const struct span_recorder_
                               struct span_recorder **recorder, struct error *err)
 {
     ASSERT(config->capacity > 0);
+    RELEASED(span_recorder_drop)
     struct span_recorder *r = memory_zeroed(1, sizeof *r + (size_t)config->capacity * sizeof r->slots[0]);
     r->device = device;
     r->config = *config;
-    enum status status = STATUS_OK;
-    for (int i = 0; i < config->capacity && status == STATUS_OK; i++) {
-        status = event_new_timed(device, &r->slots[i].begin, err);
-        if (status == STATUS_OK) status = event_new_timed(device, &r->slots[i].end, err);
+    for (int i = 0; i < config->capacity; i++) {
+        TRY(event_new_timed(device, &r->slots[i].begin, err));
+        TRY(event_new_timed(device, &r->slots[i].end, err));
     }
-    if (status == STATUS_OK)
-        span_sink_add(device, config->takes_ops ? &sink_of_ops : &sink, r);
-    else
-        span_recorder_free(r);
-    *recorder = status == STATUS_OK ? r : NULL;
-    return status;
+    span_sink_add(device, config->takes_ops ? &sink_of_ops : &sink, r);
+    *recorder = TAKEN(r);
+    return STATUS_OK;
 }
 
 void span_recorder_free(struct span_recorder *r)
@@ -133,13 +130,12 @@ static void recorder_add_phase(void *context, const struct span *span)
 
 enum status phase_times_new(struct device *device, struct phase_times **times, struct error *err)
 {
-    struct phase_times *t = memory_zeroed(1, sizeof *t);
+    RELEASED(phase_times_drop) struct phase_times *t = memory_zeroed(1, sizeof *t);
     const struct span_recorder_config config = {
         .capacity = PHASES_AHEAD, .wants = recorder_is_timed, .deliver = recorder_add_phase, .context = t};
-    enum status status = span_recorder_new(device, &config, &t->recorder, err);
-    *times = status == STATUS_OK ? t : NULL;
-    if (status != STATUS_OK) free(t);
-    return status;
+    TRY(span_recorder_new(device, &config, &t->recorder, err));
+    *times = TAKEN(t);
+    return STATUS_OK;
 }
 
 void phase_times_free(struct phase_times *times)

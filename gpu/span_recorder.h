@@ -22,6 +22,7 @@ struct span_recorder_config {
 enum status span_recorder_new(struct device *device, const struct span_recorder_config *config,
                               struct span_recorder **recorder, struct error *err);
 void span_recorder_free(struct span_recorder *recorder); /* undelivered spans are dropped; may be NULL */
+RELEASER(span_recorder_drop, struct span_recorder, span_recorder_free)
 
 /* Delivers the spans that are over; wait: all of them, which must have been ended. If there is no room, span_begin()
  * waits for the oldest span and delivers it; while that was not ended, new ones are not recorded. */
@@ -32,6 +33,7 @@ void span_recorder_collect(struct span_recorder *recorder, bool wait);
 struct phase_times;
 enum status phase_times_new(struct device *device, struct phase_times **times, struct error *err);
 void phase_times_free(struct phase_times *times); /* before the device is closed; may be NULL */
+RELEASER(phase_times_drop, struct phase_times, phase_times_free)
 
 /* Seconds of each phase since the last reading. */
 void phase_times_read(struct phase_times *times, double seconds[PHASE_COUNT]);

@@ -173,18 +173,15 @@ static const char *autotune_run_once(const struct trial *t, int candidate)
     return t->problem->run(t->problem->op, t->tuner->stream, candidate);
 }
 
-static void autotune_fill_tensor(const struct trial *t, int number)
-{
-    const struct autotune_tensor *tensor = &t->problem->tensors[number];
-    const size_t count = (size_t)tensor->rows * row_bytes(tensor) / dtype_size(tensor->dtype);
-    stream_fill_noise(t->tuner->stream, memory_of(tensor), tensor->dtype, count, (uint32_t)number);
-}
-
 /* Runs on random values, which are the same each time. */
 static const char *autotune_run_afresh(const struct trial *t, int candidate)
 {
     const struct autotune_problem *p = t->problem;
-    for (int i = 0; i < p->num_tensors; i++) autotune_fill_tensor(t, i);
+    for (int i = 0; i < p->num_tensors; i++) {
+        const struct autotune_tensor *tensor = &p->tensors[i];
+        stream_fill_noise(t->tuner->stream, memory_of(tensor), tensor->dtype, (size_t)(tensor->rows * tensor->ld),
+                          (uint32_t)i);
+    }
     if (p->prepare) p->prepare(p->op, t->tuner->stream, candidate);
     return autotune_run_once(t, candidate);
 }
@@ -376,14 +373,6 @@ static int keep_best(const struct trial *t, const struct autotune_candidate *can
     return best;
 }
 
-/* Fixed kernels must not depend on what is free. */
-static enum status autotune_lacks_memory(struct error *err)
-{
-    return error_set(err, STATUS_DEVICE,
-                     "the GPU has too little memory to verify kernels, and with train.virtual_ranks their choice must "
-                     "not depend on that; hint: which other processes use it, nvidia-smi shows");
-}
-
 enum status autotune(struct autotuner *tuner, const struct autotune_problem *p, struct autotune_candidate *candidates,
                      int count, int *best, struct error *err)
 {
@@ -408,7 +397,10 @@ enum status autotune(struct autotuner *tuner, const struct autotune_problem *p, 
         if (status == STATUS_OK) *best = keep_best(&t, candidates, tried, reference);
         tuner->tuned[p->key.op] += timed && *best >= AUTOTUNE_REFERENCE;
     } else if (tuner->fixed) {
-        status = autotune_lacks_memory(err);
+        status =
+            error_set(err, STATUS_DEVICE,
+                      "the GPU has too little memory to verify kernels, and with train.virtual_ranks their choice must "
+                      "not depend on that; hint: which other processes use it, nvidia-smi shows");
     }
     trial_close(&t);
     return status;

@@ -99,14 +99,6 @@ enum status cuda_device_graph_begin(struct stream *const *streams, int count, st
     return STATUS_OK;
 }
 
-static void instantiate(struct cuda_graph *g, cudaGraph_t captured)
-{
-    static const char doing[] =
-        "instantiating a graph"; /* seconds for the thousands of nodes of a large model's step */
-    SLOW(doing, NULL, -1);
-    cuda_check(g->base.device->private_, cudaGraphInstantiate(&g->executable, captured, 0), doing);
-}
-
 enum status cuda_device_graph_end(struct graph *graph, struct error *err)
 {
     struct cuda_graph *g = cuda_graph_of(graph);
@@ -114,7 +106,10 @@ enum status cuda_device_graph_end(struct graph *graph, struct error *err)
     cudaGraph_t captured = NULL;
     join_streams(g);
     cuda_check(cuda, cudaStreamEndCapture(g->streams[0]->handle, &captured), "the end of a capture");
-    if (cuda->capture_error.code == STATUS_OK) instantiate(g, captured);
+    if (cuda->capture_error.code == STATUS_OK) {
+        SLOW("instantiating a graph", NULL, -1); /* seconds for the thousands of nodes of a large model's step */
+        cuda_check(cuda, cudaGraphInstantiate(&g->executable, captured, 0), "instantiating a graph");
+    }
     if (captured) CUDA_CALL(cudaGraphDestroy(captured));
     set_capturing(cuda, NULL);
     join_streams(g);

@@ -93,18 +93,13 @@ static enum status body_forward(const struct pass *passes, int count, enum param
     return STATUS_OK;
 }
 
-/* Backward has ended in a later unit: this one has nothing that is trained. */
-static enum status skip_backward(const struct pass *pass, int index)
+static enum status unit_backward(const struct pass *pass, int index)
 {
     struct unit unit = {.index = index, .kind = PASS_BACKWARD};
-    TRY(unit_grads(pass, &unit));
+    if (index >= pass->transformer->first_trained)
+        return index > 0 ? block_backward(pass, index - 1) : embedding_backward(pass);
+    TRY(unit_grads(pass, &unit)); /* backward has ended in a later unit: this one has nothing that is trained */
     return unit_ready(pass, &unit);
-}
-
-static enum status unit_backward(const struct pass *pass, int unit)
-{
-    if (unit < pass->transformer->first_trained) return skip_backward(pass, unit);
-    return unit > 0 ? block_backward(pass, unit - 1) : embedding_backward(pass);
 }
 
 static enum status body_backward(const struct pass *passes, int count)

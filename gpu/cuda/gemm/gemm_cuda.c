@@ -32,6 +32,7 @@ enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, str
     static const char *const words[] = {"again"}, *const fusions[] = {"fused", "unfused"};
     int again, fusion;
     TRY_GOTO(env_choice("ZTRAIN_GEMM_MEASURE", words, COUNT_OF(words), &again, err));
+    g->again = again == 0;
     TRY_GOTO(env_choice("ZTRAIN_GEMM_EPILOGUES", fusions, COUNT_OF(fusions), &fusion, err));
     g->forced = fusion < 0 ? GEMM_UNTUNED : fusion == 0 ? GEMM_FUSED : GEMM_UNFUSED;
     cublasStatus_t code = g->lt->cublasLtCreate(&g->handle);
@@ -42,7 +43,7 @@ enum status gemm_cuda_new(struct cuda_device *cuda, struct gemm_cuda **gemm, str
         goto fail;
     }
     g->cache = autotune_cache_open(cuda->device.name, g->lt->cublasLtGetVersion(), false);
-    if (again == 0) autotune_cache_tune_again(g->cache);
+    if (g->again) autotune_cache_tune_again(g->cache);
     return STATUS_OK;
 fail:
     free(g);
@@ -69,11 +70,8 @@ void cuda_device_leave_multiprocessors(struct device *device, int count)
 
 enum status cuda_device_fix_kernels(struct device *device, struct error *err)
 {
-    static const char *const words[] = {"again"};
     struct gemm_cuda *g = gemm_of(device);
-    int again;
-    TRY(env_choice("ZTRAIN_GEMM_MEASURE", words, COUNT_OF(words), &again, err));
-    if (again == 0)
+    if (g->again)
         return error_set(
             err, STATUS_USAGE,
             "ZTRAIN_GEMM_MEASURE is 'again', but with train.virtual_ranks no kernel is measured; hint: unset it");

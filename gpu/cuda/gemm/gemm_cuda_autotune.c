@@ -83,13 +83,6 @@ static enum status time_algorithms(struct tuning *t, struct gemm_plan *plan, str
     return STATUS_OK;
 }
 
-/* Of an imported kernel that this GPU cannot take, with fixed kernels: for the run's record. */
-static void lose_algorithm(const struct gemm_cuda *g, const struct gemm_key *key)
-{
-    struct device *device = &g->cuda->device;
-    describe_tuned(key, device->lost_kernel, sizeof device->lost_kernel);
-}
-
 /* Of a plan's algorithm, untimed. */
 static void keep_in_cache(const struct gemm_cuda *g, const struct gemm_plan *plan, enum gemm_fusion fusion)
 {
@@ -106,8 +99,9 @@ static enum status tune_algorithm(struct tuning *t, const struct gemm_key *key, 
     struct gemm_plan *plan = gemm_plan_new(g, key);
     if (!plan->supported || gemm_plan_take_known(g, plan)) return STATUS_OK;
     const bool lost = gemm_config_find(g, key, &known);
-    if (lost && g->fixed)
-        lose_algorithm(g, key);
+    struct device *device = &g->cuda->device;
+    if (lost && g->fixed) /* this GPU cannot take an imported kernel: for the run's record */
+        describe_tuned(key, device->lost_kernel, sizeof device->lost_kernel);
     else if (lost && autotune_cache_follows(g->cache))
         log_warn("this rank cannot take the kernel by which rank 0 computes the matrix product m %lld n %lld k %lld, "
                  "and gives other bits",

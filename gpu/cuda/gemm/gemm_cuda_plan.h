@@ -29,6 +29,7 @@ struct gemm_cuda {
     struct autotune_cache *cache;     /* owned; NULL: there is none, and nothing is tuned */
     const struct cudnn_target *cudnn; /* borrowed; NULL: no product is computed by cuDNN */
     struct gemm_rules rules;
+    bool again;                                 /* ZTRAIN_GEMM_MEASURE=again */
     bool fixed;                                 /* device_fix_kernels(): nothing is timed */
     enum gemm_fusion forced;                    /* of every product with an epilogue; untuned: as timed, or usual */
     struct gemm_plan *plans[GEMM_PLAN_BUCKETS]; /* owned */
