@@ -42,6 +42,7 @@ enum status transformer_new(const struct transformer_config *config, struct devi
                             struct transformer **transformer, struct error *err);
 /* Before the stream on which it trained. */
 void transformer_free(struct transformer *transformer);
+RELEASER(transformer_drop, struct transformer, transformer_free)
 
 /* Takes its buffers from the arena: called with a dry arena for the plan, then with the real one (arena.h). */
 void transformer_layout(struct transformer *transformer, struct arena *arena);

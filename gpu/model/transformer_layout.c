@@ -419,7 +419,7 @@ static enum status fill_rope_table(const struct transformer *t, const struct rop
     if (!table.cosines) return STATUS_OK;
     int64_t half = table.R / 2, P = t->config.max_position;
     float magnitude = (float)rope->attention_factor;
-    float *host = calloc((size_t)(1 + 2 * P) * (size_t)half, sizeof(float));
+    OWNED float *host = calloc((size_t)(1 + 2 * P) * (size_t)half, sizeof(float));
     if (!host)
         return error_set(err, STATUS_DEVICE, "cannot compute RoPE tables for %lld positions: out of memory",
                          (long long)P);
@@ -438,7 +438,6 @@ static enum status fill_rope_table(const struct transformer *t, const struct rop
     stream_copy(stream, table.cosines, cosine, (size_t)(P * half) * sizeof(float));
     stream_copy(stream, table.sines, sine, (size_t)(P * half) * sizeof(float));
     stream_sync(stream);
-    free(host);
     return STATUS_OK;
 }
 
@@ -446,11 +445,10 @@ static void fill_no_choices(const struct transformer *t, struct stream *stream)
 {
     const size_t bytes =
         (size_t)(t->config.batch.max_tokens * t->config.desc->experts.per_token) * sizeof *t->no_choices;
-    int32_t *none = memory_alloc(bytes);
+    OWNED int32_t *none = memory_alloc(bytes);
     memset(none, 0xff, bytes);
     stream_copy(stream, t->no_choices, none, bytes);
     stream_sync(stream);
-    free(none);
 }
 
 enum status transformer_start(struct transformer *t, struct stream *stream, struct error *err)

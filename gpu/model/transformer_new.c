@@ -129,14 +129,6 @@ double transformer_flops_per_token(const struct model_desc *desc, const struct t
     return flops;
 }
 
-static void new_find_tensors(struct transformer *t)
-{
-    t->tensors = memory_alloc((size_t)(t->L + 2) * ROLE_COUNT * sizeof *t->tensors);
-    for (int unit = 0; unit < t->L + 2; unit++)
-        for (int role = 0; role < ROLE_COUNT; role++)
-            t->tensors[unit * ROLE_COUNT + role] = tensor_find(t->config.table, unit, (enum tensor_role)role);
-}
-
 /* A norm's backward sums the gradient that it writes over rows: that of what the o or down matrix added, unless dropout
  * or a multiplier come between (norms of the branch come after dropout). So does the op that goes back through erf. */
 static void new_find_biases(struct transformer *t)
@@ -195,7 +187,7 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     ASSERT(config->logit_chunk >= 0 && config->inputs >= 0);
     *transformer = NULL;
     if (device->kind == DEVICE_CUDA) TRY(check_gpu_heads(desc, err));
-    struct transformer *t = memory_zeroed(1, sizeof *t);
+    RELEASED(transformer_drop) struct transformer *t = memory_zeroed(1, sizeof *t);
     t->config = *config;
     if (!config->max_position) t->config.max_position = most->max_seq;
     ASSERT(most->max_seq <= t->config.max_position && t->config.max_position <= model_desc_longest(desc));
@@ -226,19 +218,19 @@ enum status transformer_new(const struct transformer_config *config, struct devi
     t->num_inputs = config->inputs ? config->inputs : 1;
     t->inputs = memory_zeroed((size_t)t->num_inputs, sizeof *t->inputs);
     t->linears = memory_zeroed((size_t)(t->L + 2) * LINEAR_COUNT, sizeof *t->linears);
-    for (int unit = 0; unit < t->L + 2; unit++)
+    t->tensors = memory_alloc((size_t)(t->L + 2) * ROLE_COUNT * sizeof *t->tensors);
+    for (int unit = 0; unit < t->L + 2; unit++) {
         transformer_linear_shapes(desc, layer_of_unit(desc, unit), &t->linears[unit * LINEAR_COUNT]);
-    new_find_tensors(t);
+        for (int role = 0; role < ROLE_COUNT; role++)
+            t->tensors[unit * ROLE_COUNT + role] = tensor_find(config->table, unit, (enum tensor_role)role);
+    }
     t->first_trained = config->training ? tensor_table_first_trained(config->table) : 0;
     new_find_biases(t);
     new_pad_vocabulary(t);
     t->graphs = config->graphs_by_block ? block_graphs_new(t->L) : NULL;
-    const enum status status = adapter_find(t, err);
-    if (status == STATUS_OK)
-        *transformer = t;
-    else
-        transformer_free(t);
-    return status;
+    TRY(adapter_find(t, err));
+    *transformer = TAKEN(t);
+    return STATUS_OK;
 }
 
 void transformer_free(struct transformer *t)

@@ -81,10 +81,10 @@ enum status transformer_prepare(const struct transformer *t, bool accumulates, b
 {
     const size_t most = (size_t)(t->L + 2) * PRODUCTS_OF_UNIT;
     struct grouped_linear_fwd_args grouped[EXPERT_PRODUCTS];
-    struct linear_products p = {.fwd = memory_zeroed(most, sizeof *p.fwd),
-                                .bwd_input = memory_zeroed(most, sizeof *p.bwd_input),
-                                .bwd_weight = memory_zeroed(2 * most, sizeof *p.bwd_weight),
-                                .grouped = grouped};
+    OWNED struct linear_fwd_args *fwd = memory_zeroed(most, sizeof *fwd);
+    OWNED struct linear_bwd_input_args *bwd_input = memory_zeroed(most, sizeof *bwd_input);
+    OWNED struct linear_bwd_weight_args *bwd_weight = memory_zeroed(2 * most, sizeof *bwd_weight);
+    struct linear_products p = {.fwd = fwd, .bwd_input = bwd_input, .bwd_weight = bwd_weight, .grouped = grouped};
     struct transformer placed = *t; /* the dry layout has no addresses */
     placed.logits = placed.lora_xa = placed.lora_dxa = placed.lora_x = prepare_place();
     const int64_t M = t->config.batch.max_tokens, last = M % t->chunk;
@@ -110,11 +110,7 @@ enum status transformer_prepare(const struct transformer *t, bool accumulates, b
     prepare_sums(&p, t, blocks, accumulates);
     p.num_grouped = experts_products(t, M, prepare_place(), grouped);
     if (!t->config.training) p.num_bwd_input = p.num_bwd_weight = 0;
-    const enum status status = ops_prepare(t->device, &p, err);
-    free(p.fwd);
-    free(p.bwd_input);
-    free(p.bwd_weight);
-    return status;
+    return ops_prepare(t->device, &p, err);
 }
 
 /* The sizes of two layers: those that share keys and values have other rows. */

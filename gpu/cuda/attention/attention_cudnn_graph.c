@@ -194,16 +194,10 @@ static void attention_graph_dropout(struct builder *b)
     b->factor = cudnn_scalar(b->g, dropout_factor(s));
 }
 
-/* x where dropout keeps the weight, 0 elsewhere. */
-static struct cudnn_tensor dropped(struct builder *b, const struct cudnn_tensor *x)
+/* With dropout x times `by`: kept, or the factor of what is kept. */
+static struct cudnn_tensor dropped(struct builder *b, const struct cudnn_tensor *x, const struct cudnn_tensor *by)
 {
-    return b->s->dropout ? cudnn_pointwise(b->g, CUDNN_POINTWISE_MUL, x, &b->kept, NULL) : *x;
-}
-
-/* x times the factor of dropout. */
-static struct cudnn_tensor raised(struct builder *b, const struct cudnn_tensor *x)
-{
-    return b->s->dropout ? cudnn_pointwise(b->g, CUDNN_POINTWISE_MUL, x, &b->factor, NULL) : *x;
+    return b->s->dropout ? cudnn_pointwise(b->g, CUDNN_POINTWISE_MUL, x, by, NULL) : *x;
 }
 
 /* The sum or the maximum of every row. */
@@ -316,7 +310,7 @@ static struct cudnn_tensor weights_of(struct builder *b, const struct cudnn_tens
         return rounded;
     }
     struct cudnn_tensor weights = cudnn_pointwise(b->g, CUDNN_POINTWISE_DIV, e, sum, NULL);
-    weights = raised(b, &weights);
+    weights = dropped(b, &weights, &b->factor);
     cudnn_pointwise_into(b->g, CUDNN_POINTWISE_MUL, &weights, &b->kept, NULL, &rounded);
     return rounded;
 }
@@ -392,16 +386,16 @@ static void attention_graph_bwd(struct builder *b)
     scores = cudnn_pointwise(g, CUDNN_POINTWISE_SUB, &scores, &lse, NULL);
     scores = masked_after_query(b, scores);
     struct cudnn_tensor probabilities = cudnn_pointwise(g, CUDNN_POINTWISE_EXP, &scores, NULL, NULL);
-    struct cudnn_tensor weights = dropped(b, &probabilities);
-    weights = raised(b, &weights);
+    struct cudnn_tensor weights = dropped(b, &probabilities, &b->kept);
+    weights = dropped(b, &weights, &b->factor);
     struct cudnn_tensor transposed = cudnn_transpose(g, &weights, cudnn_type_of(s), NULL);
     key_gradient(b, &transposed, &dout, &dv);
 
     struct cudnn_tensor ds = score_product(b, &dout, &v);
-    ds = dropped(b, &ds);
+    ds = dropped(b, &ds, &b->kept);
     ds = cudnn_pointwise(g, CUDNN_POINTWISE_SUB, &ds, &delta, NULL);
     ds = cudnn_pointwise(g, CUDNN_POINTWISE_MUL, &ds, &probabilities, NULL);
-    ds = uncapped_gradient(b, raised(b, &ds));
+    ds = uncapped_gradient(b, dropped(b, &ds, &b->factor));
     ds = cudnn_pointwise(g, CUDNN_POINTWISE_MUL, &ds, &scale, NULL);
     transposed = cudnn_transpose(g, &ds, cudnn_type_of(s), NULL);
     key_gradient(b, &transposed, &q, &dk);

@@ -162,25 +162,17 @@ static void split_rows(void *op, struct stream *stream, int candidate)
 /* Returns the op's place in OPS_LIST. */
 static int copy_op(struct op_trial *t, const struct gemm_op *op)
 {
-    union op_args *args = &t->args;
-    if (op->fwd) {
-        args->linear_fwd = *op->fwd;
-        t->op.fwd = &args->linear_fwd;
-        return OP_linear_fwd;
+#define COPY_IF_SET(member, name)     \
+    if (op->member) {                 \
+        t->args.name = *op->member;   \
+        t->op.member = &t->args.name; \
+        return OP_##name;             \
     }
-    if (op->bwd_input) {
-        args->linear_bwd_input = *op->bwd_input;
-        t->op.bwd_input = &args->linear_bwd_input;
-        return OP_linear_bwd_input;
-    }
-    if (op->bwd_weight) {
-        args->linear_bwd_weight = *op->bwd_weight;
-        t->op.bwd_weight = &args->linear_bwd_weight;
-        return OP_linear_bwd_weight;
-    }
-    args->grouped_linear_fwd = *op->grouped;
-    t->op.grouped = &args->grouped_linear_fwd;
-    return OP_grouped_linear_fwd;
+    COPY_IF_SET(fwd, linear_fwd)
+    COPY_IF_SET(bwd_input, linear_bwd_input)
+    COPY_IF_SET(bwd_weight, linear_bwd_weight)
+    COPY_IF_SET(grouped, grouped_linear_fwd)
+    BUG("no linear op");
 }
 
 /* One way rounds once, the other up to three times; sums have other orders; the library's tanh has about 11 bits. */
