@@ -199,9 +199,8 @@ bool checkpoint_stores(const struct checkpoint *checkpoint, int unit)
 enum status checkpoint_read(const struct checkpoint *checkpoint, enum state_kind state, int unit, int64_t first,
                             int64_t count, float *out, struct error *err)
 {
-    const struct manifest *manifest = reader_of(checkpoint)->manifest;
     ASSERT(unit >= 0 && checkpoint_stores(checkpoint, unit) && first >= 0 && count >= 0);
-    ASSERT(count <= manifest->units[unit].numel - first);
+    ASSERT(count <= reader_of(checkpoint)->manifest->units[unit].numel - first);
     const struct range range = {(int)state, unit, first, count};
     RELEASED(stream_release) struct stream stream = {0};
     TRY(begin_ranges(&stream, checkpoint, &range, 1, err));
@@ -339,8 +338,7 @@ static enum status read_state_slices(struct stream *stream, int count, const str
         float *own;
         TRY(state_slice(slices, SLICE_WRITE, (enum state_kind)range->state, range->unit, &own, err));
         TRY(read_range(stream, range, own, err));
-        const struct manifest *manifest = stream->reader->manifest;
-        const int64_t read = read_values(manifest, range, range->first, range->first + range->count);
+        const int64_t read = read_values(stream->reader->manifest, range, range->first, range->first + range->count);
         const int64_t words = state_words(layout, (enum state_kind)range->state, range->unit);
         memset(own + read, 0, (size_t)(words - read) * sizeof *own); /* padding */
     }

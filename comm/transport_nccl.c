@@ -55,7 +55,17 @@ struct nccl {
     struct watchdog *watches; /* (world) owned, used by the watcher */
 };
 
-enum { LOOK_NS = 50 * 1000 * 1000, GRACE_LOOKS = 30 };
+enum { GRACE_LOOKS = 30 };
+static const struct timespec until_look = {.tv_nsec = 50 * 1000 * 1000};
+
+/* A call that may wait for a peer or for the GPU. */
+#define NCCL_CALL(call) (heartbeat_device_begin(), end_nccl_call(call))
+
+static ncclResult_t end_nccl_call(ncclResult_t result)
+{
+    heartbeat_device_end();
+    return result;
+}
 
 /* ---- errors -------------------------------------------------------------- */
 
@@ -114,9 +124,7 @@ static bool look_at_nccl(struct nccl *n)
 static void *abort_nccl(void *argument)
 {
     struct nccl *n = argument;
-    heartbeat_device_begin();
-    n->nccl->ncclCommAbort(n->handle); /* ends kernels that wait for a peer */
-    heartbeat_device_end();
+    NCCL_CALL(n->nccl->ncclCommAbort(n->handle)); /* ends kernels that wait for a peer */
     atomic_store(&n->abort_ended, true);
     return NULL;
 }
@@ -126,7 +134,6 @@ static void *abort_nccl(void *argument)
  * the timeout, as the GPU may still compute. */
 static void abort_and_watch(struct nccl *n)
 {
-    const struct timespec pause = {.tv_nsec = LOOK_NS};
     struct error err;
     pthread_t thread;
     if (thread_start(&thread, 0, abort_nccl, n) != 0) {
@@ -135,7 +142,7 @@ static void abort_and_watch(struct nccl *n)
     }
     double since = seconds_now();
     while (!atomic_load(&n->abort_ended) || !atomic_load(&n->stop)) {
-        nanosleep(&pause, NULL);
+        nanosleep(&until_look, NULL);
         if (atomic_load(&n->abort_ended) && !heartbeat_in_device_call()) since = seconds_now();
         if (seconds_now() - since < n->comm->control->timeout || !n->comm->config.stuck) continue;
         comm_status(n->comm, &err);
@@ -146,7 +153,6 @@ static void abort_and_watch(struct nccl *n)
 
 static void *nccl_watch(void *argument)
 {
-    const struct timespec pause = {.tv_nsec = LOOK_NS};
     struct nccl *n = argument;
     while (!atomic_load(&n->stop)) {
         for (int r = 0; r < n->comm->world; r++)
@@ -155,7 +161,7 @@ static void *nccl_watch(void *argument)
             abort_and_watch(n);
             break;
         }
-        nanosleep(&pause, NULL);
+        nanosleep(&until_look, NULL);
     }
     return NULL;
 }
@@ -235,9 +241,7 @@ static enum status begin_alone(struct nccl *n, ncclUniqueId *id, int *version, s
     n->nccl->ncclGetVersion(version);
     TRY(choose_memory_way(n, *version, err));
     memset(id, 0, sizeof *id);
-    heartbeat_device_begin();
-    ncclResult_t result = n->comm->rank == 0 ? n->nccl->ncclGetUniqueId(id) : ncclSuccess;
-    heartbeat_device_end();
+    ncclResult_t result = n->comm->rank == 0 ? NCCL_CALL(n->nccl->ncclGetUniqueId(id)) : ncclSuccess;
     if (result != ncclSuccess) return nccl_error(n, result, "no unique id", err);
     return start_watcher(n, err);
 }
@@ -285,7 +289,6 @@ static enum status begin_together(struct nccl *n, ncclUniqueId *id, int *version
 
 static enum status join(struct nccl *n, ncclUniqueId id, int version, int ctas, struct error *err)
 {
-    static const char what[] = "cannot join the communicator";
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     if (ctas > 0) config.maxCTAs = ctas;
@@ -294,10 +297,9 @@ static enum status join(struct nccl *n, ncclUniqueId id, int version, int ctas, 
     if (n->way == MEMORY_WINDOW && version >= NCCL_VERSION(2, 28, 0))
         config.CTAPolicy = NCCL_CTA_POLICY_ZERO; /* gathers in windows run on copy engines where NCCL can */
 #endif
-    heartbeat_device_begin();
-    ncclResult_t result = n->nccl->ncclCommInitRankConfig(&n->handle, n->comm->world, id, n->comm->rank, &config);
-    heartbeat_device_end();
-    enum status status = settle_result(n, result, what, err);
+    enum status status = settle_result(
+        n, NCCL_CALL(n->nccl->ncclCommInitRankConfig(&n->handle, n->comm->world, id, n->comm->rank, &config)),
+        "cannot join the communicator", err);
     if (status != STATUS_OK) {
         if (comm_status(n->comm, NULL) == STATUS_OK)
             comm_abort(n->comm, err); /* the other ranks wait in it for this one */
@@ -313,20 +315,15 @@ static ncclResult_t deregister(struct nccl *n)
     void *registration = n->registration;
     n->registration = NULL;
     if (!registration) return ncclSuccess;
-    heartbeat_device_begin();
-    ncclResult_t result = n->way == MEMORY_WINDOW ? n->nccl->ncclCommWindowDeregister(n->handle, registration)
-                                                  : n->nccl->ncclCommDeregister(n->handle, registration);
-    heartbeat_device_end();
-    return result;
+    return NCCL_CALL(n->way == MEMORY_WINDOW ? n->nccl->ncclCommWindowDeregister(n->handle, registration)
+                                             : n->nccl->ncclCommDeregister(n->handle, registration));
 }
 
 static void free_memory(struct nccl *n)
 {
     if (!n->memory) return;
     cuda_disown(n->cuda, n->memory);
-    heartbeat_device_begin();
-    n->nccl->ncclMemFree(n->memory);
-    heartbeat_device_end();
+    NCCL_CALL(n->nccl->ncclMemFree(n->memory));
     n->memory = NULL;
 }
 
@@ -337,25 +334,14 @@ static void leave(struct nccl *n)
     bool well = n->ready && n->failure.code == STATUS_OK && comm_status(n->comm, NULL) == STATUS_OK;
     n->ready = false; /* this thread owns the communicator; the watcher continues to observe the peers */
     pthread_mutex_unlock(&n->mutex);
-    if (well) {
-        ncclResult_t result = deregister(n);
-        well = nccl_is_fine(result) && settle_call(n, "closing", NULL) == STATUS_OK;
-    }
-    if (well) {
-        heartbeat_device_begin();
-        ncclResult_t result = n->nccl->ncclCommFinalize(n->handle);
-        heartbeat_device_end();
-        well = nccl_is_fine(result) && settle_call(n, "closing", NULL) == STATUS_OK;
-    }
+    if (well) well = nccl_is_fine(deregister(n)) && settle_call(n, "closing", NULL) == STATUS_OK;
+    if (well)
+        well = nccl_is_fine(NCCL_CALL(n->nccl->ncclCommFinalize(n->handle))) &&
+               settle_call(n, "closing", NULL) == STATUS_OK;
     atomic_store(&n->stop, true);
     if (n->watching) pthread_join(n->watcher, NULL);
     if (!n->handle || n->aborted) return;
-    heartbeat_device_begin();
-    if (well)
-        n->nccl->ncclCommDestroy(n->handle);
-    else
-        n->nccl->ncclCommAbort(n->handle);
-    heartbeat_device_end();
+    NCCL_CALL(well ? n->nccl->ncclCommDestroy(n->handle) : n->nccl->ncclCommAbort(n->handle));
 }
 
 static void nccl_free(struct transport_nccl *base)
@@ -378,7 +364,6 @@ static ncclDataType_t nccl_type_of(enum dtype dtype)
 /* Waits for a call in progress. Under the mutex. */
 static void finish_call(struct nccl *n, ncclResult_t result, const char *what)
 {
-    const struct timespec pause = {.tv_nsec = LOOK_NS};
     keep_nccl_failure(n, result, what);
     if (result == ncclInProgress && comm_status(n->comm, NULL) == STATUS_OK) {
         struct error err;
@@ -386,7 +371,7 @@ static void finish_call(struct nccl *n, ncclResult_t result, const char *what)
     }
     if (n->failure.code == STATUS_OK) return;
     for (int i = 0; i < GRACE_LOOKS && comm_status(n->comm, NULL) == STATUS_OK; i++) {
-        nanosleep(&pause, NULL);
+        nanosleep(&until_look, NULL);
         heartbeat_beat();
     }
     comm_abort(n->comm, &n->failure); /* before anyone uses memory that was not gathered or reduced */
@@ -542,15 +527,10 @@ static bool allocate_memory(struct nccl *n, size_t bytes)
 
 static ncclResult_t register_by_way(struct nccl *n, size_t bytes)
 {
-    ncclResult_t result;
-    heartbeat_device_begin();
-    if (n->way == MEMORY_WINDOW)
-        result = n->nccl->ncclCommWindowRegister(n->handle, n->memory, bytes, (ncclWindow_t *)&n->registration,
-                                                 NCCL_WIN_COLL_SYMMETRIC);
-    else
-        result = n->nccl->ncclCommRegister(n->handle, n->memory, bytes, &n->registration);
-    heartbeat_device_end();
-    return result;
+    if (n->way == MEMORY_REGISTERED)
+        return NCCL_CALL(n->nccl->ncclCommRegister(n->handle, n->memory, bytes, &n->registration));
+    return NCCL_CALL(n->nccl->ncclCommWindowRegister(n->handle, n->memory, bytes, (ncclWindow_t *)&n->registration,
+                                                     NCCL_WIN_COLL_SYMMETRIC));
 }
 
 /* n->registration stays NULL if NCCL cannot do that here. bytes 0: ends the registration, if there is one. */

@@ -111,15 +111,13 @@ static double cost_delta(const struct delta_rule_fwd_args *a, double states, dou
 
 struct op_cost op_cost_delta_rule_fwd(const struct delta_rule_fwd_args *a)
 {
-    const struct op_cost cost = {cost_delta(a, 3, 2, 2), cost_bytes_of(OP_delta_rule_fwd, a).bytes};
-    return cost;
+    return (struct op_cost){cost_delta(a, 3, 2, 2), cost_bytes_of(OP_delta_rule_fwd, a).bytes};
 }
 
 /* With the states that it computes again. */
 struct op_cost op_cost_delta_rule_bwd(const struct delta_rule_bwd_args *a)
 {
-    const struct op_cost cost = {cost_delta(&a->fwd, 8, 7, 5), cost_bytes_of(OP_delta_rule_bwd, a).bytes};
-    return cost;
+    return (struct op_cost){cost_delta(&a->fwd, 8, 7, 5), cost_bytes_of(OP_delta_rule_bwd, a).bytes};
 }
 
 static double cost_first_key(const struct attention_decode_args *a, int64_t position)

@@ -360,11 +360,9 @@ static void fill_starts(const struct self_test_case *c, int op, int32_t *to)
     const union op_args *a = &c->args;
     const bool attention = op == OP_attention_fwd || op == OP_attention_bwd; /* backward's begin with forward's */
     const bool delta = op == OP_delta_rule_fwd || op == OP_delta_rule_bwd;
-    const int64_t tokens = attention ? a->attention_fwd.M : delta ? a->delta_rule_fwd.M : M;
-    const int64_t first = attention ? a->attention_fwd.max_seq : delta ? a->delta_rule_fwd.max_seq : M - 3;
     to[0] = 0;
-    to[1] = (int32_t)first;
-    to[2] = (int32_t)tokens;
+    to[1] = (int32_t)(attention ? a->attention_fwd.max_seq : delta ? a->delta_rule_fwd.max_seq : M - 3);
+    to[2] = (int32_t)(attention ? a->attention_fwd.M : delta ? a->delta_rule_fwd.M : M);
 }
 
 /* Of four experts: most of the rows, none, one, the rest. */

@@ -295,10 +295,9 @@ static void *agent_listen_loop(void *argument)
 /* To see the other ranks of this node end. They need not have attached yet. */
 static enum status open_processes(struct agent *agent, struct error *err)
 {
-    struct control_block *block = agent->control->block;
     for (int i = 0; i < agent->control->local_world; i++) {
         struct local_rank *local = &agent->ranks[i];
-        const struct control_rank *entry = &block->ranks[local->rank];
+        const struct control_rank *entry = &agent->control->block->ranks[local->rank];
         if (local->rank == agent->control->rank || entry->pid <= 0) continue;
         if (!control_open_process(agent->control, i)) {
             error_set(err, STATUS_PEER, "rank %d on %s (process %d) died at the start", local->rank, entry->host,

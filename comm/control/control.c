@@ -242,12 +242,11 @@ static void control_await_rank(struct control *control, int rank, double start, 
     bool local = peer->node == control->node;
     while (atomic_load(&peer->state) == RANK_ABSENT && atomic_load(&control->block->failed) != 2) {
         heartbeat_pause(0.002);
-        const char *host = peer->host[0] ? peer->host : "?";
         if (seconds_now() - start > limit) {
             control_blame(control, rank, FAILURE_ABSENT, STATUS_PEER,
                           "rank %d on %s (process %d) has not joined the job within %.3g s; hint: it hangs or is "
                           "stopped; raise comm.timeout_seconds if it is only slow",
-                          rank, host, peer->pid, limit);
+                          rank, peer->host[0] ? peer->host : "?", peer->pid, limit);
         } else if (!local && control_process_gone(control, 0)) { /* without its agent this node gets no news */
             control_died_at_start(control, control->agents[control->node]);
         }

@@ -184,9 +184,8 @@ static bool stuck(const struct net *net, int fd)
 {
     struct tcp_info info;
     socklen_t size = sizeof info;
-    double limit = 3e3 * net->control->timeout;
     return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_retransmits >= STUCK_RETRIES &&
-           info.tcpi_last_ack_recv > limit;
+           info.tcpi_last_ack_recv > 3e3 * net->control->timeout;
 }
 
 /* While waiting: beats, and watches the first peer that has not delivered or taken its data. */

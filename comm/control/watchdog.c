@@ -107,9 +107,8 @@ void watchdog_begin(struct control *control, int peer, struct watchdog *watch)
 static void look_at_own_agent(struct control *control, struct watchdog *watch, const char *what, double slice)
 {
     int agent = control->agents[control->node];
-    struct control_rank *entry = watchdog_rank(control, agent);
     if (agent == control->rank) return; /* it is a thread of this process */
-    uint32_t beat = atomic_load(&entry->heard);
+    uint32_t beat = atomic_load(&watchdog_rank(control, agent)->heard);
     watch->mute = beat == watch->beat ? watch->mute + slice : 0;
     watch->beat = beat;
     if (watch->mute >= control->silence) watchdog_fail_silent(control, agent, watch->peer, what);
@@ -169,8 +168,7 @@ enum status peer_lost(struct control *control, int peer, const char *what, const
     while (!atomic_load(&control->block->failed)) {
         /* if the peer's node still reports, the peer is to blame; a silent node is judged by this node's agent */
         bool judged = atomic_load(&agent->heard) != heard || atomic_load(&agent->condition) != NODE_FINE;
-        double waited = seconds_now() - start;
-        if (waited >= (judged ? gone_grace : control->timeout)) break;
+        if (seconds_now() - start >= (judged ? gone_grace : control->timeout)) break;
         heartbeat_pause(look_seconds);
     }
     if (atomic_load(&agent->condition) != NODE_FINE) peer_blame_node(control, node, peer, what);

@@ -116,14 +116,13 @@ static void zero_new_slot(struct zero *z, int owner)
 static void zero_new_units(struct zero *z)
 {
     const struct shard_layout *layout = z->config.layout;
-    const struct unit_info *units = z->config.table->units;
     const int groups = z->config.expert_parallel > 1 ? z->config.expert_parallel : 1;
     z->unit = memory_zeroed((size_t)z->all_units + 1, sizeof *z->unit);
     for (int u = 0; u < z->all_units; u++) z->unit[u].ranks = z->world;
     for (int u = zero_head(z) + 1; u < z->units; u++) {
         z->unit[u].ranks = z->world / groups;
         z->unit[zero_frozen(z, u) ? zero_frozen(z, u) : u].ranks = z->world / groups;
-        ASSERT(groups == 1 || units[u].numel % shard_padded(layout, u) == 0); /* or none */
+        ASSERT(groups == 1 || z->config.table->units[u].numel % shard_padded(layout, u) == 0); /* or none */
     }
     for (int u = 0; u < z->all_units; u++) {
         z->unit[u + 1].whole = z->unit[u].whole + zero_padded(z, u);
@@ -335,7 +334,6 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
 {
     const struct zero_config *config = &z->config;
     const int64_t own = config->layout->shard_offset[z->all_units];
-    const size_t size = dtype_size(config->dtype);
     const int64_t kept = config->layout->shard_offset[z->offload.first_unit]; /* own slices on the device */
     struct arena *read_by_peers = zero_parallel(z) ? shared : local;
     struct arena *of_params = zero_offloads_params(z) ? host : config->zero.stage == 0 ? local : read_by_peers;
@@ -343,7 +341,7 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
     const int64_t params = z->params_whole           ? z->unit[z->all_units].whole
                            : zero_offloads_params(z) ? config->layout->shard_offset[z->offloaded_params.resident]
                                                      : own;
-    z->params = arena_take(of_params, MEM_PARAMS, (size_t)params * size);
+    z->params = arena_take(of_params, MEM_PARAMS, (size_t)params * dtype_size(config->dtype));
     if (z->offloaded_params.disk) slice_file_layout(z->offloaded_params.disk, host, MEM_PARAMS);
     for (int k = 0; k < zero_states(z); k++) {
         const size_t state_size = dtype_size(zero_state_dtype(z, (enum state_kind)k));

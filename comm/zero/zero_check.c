@@ -136,7 +136,6 @@ static enum status check_gradients(struct zero *z, int unit, const float *grads,
 {
     const struct unit_info *info = &z->config.table->units[unit];
     const int64_t whole = zero_first(z, unit), whole_end = whole + zero_padded(z, unit);
-    uint64_t *hashes = z->check->gradients[z->check->pass];
     const char *sums = zero_matrix_sums(z, unit);
     stream_sync(stream);
     if (z->check->pass == 0) check_flip(z, "gradients", (char *)(uintptr_t)(grads ? (const char *)grads : sums), false);
@@ -147,7 +146,7 @@ static enum status check_gradients(struct zero *z, int unit, const float *grads,
         if (first >= end) continue;
         const size_t size = dtype_size(summed ? DTYPE_BF16 : DTYPE_F32);
         const char *from = (summed ? sums : (const char *)grads) + (size_t)(first - whole) * size;
-        TRY(zero_hash(z, from, false, (size_t)(end - first) * size, &hashes[t], err));
+        TRY(zero_hash(z, from, false, (size_t)(end - first) * size, &z->check->gradients[z->check->pass][t], err));
     }
     return STATUS_OK;
 }

@@ -142,8 +142,7 @@ static void fill_unit_params(struct zero *z, int unit, const struct gather_slot 
 {
     for (int u = unit, part = 0; u >= 0 && part < UNIT_PARTS; u = zero_next(z, u), part++) {
         const int frozen = zero_frozen(z, u);
-        const int64_t whole = zero_first(z, u);
-        params->trained[part] = slot ? zero_in_slot(z, slot, u) : zero_param(z, u, whole);
+        params->trained[part] = slot ? zero_in_slot(z, slot, u) : zero_param(z, u, zero_first(z, u));
         if (!frozen) continue;
         const char *values = slot ? zero_in_slot(z, slot, frozen) : zero_param(z, frozen, zero_first(z, frozen));
         params->frozen[part] = zero_base_decode(z, u, values, stream);
@@ -280,8 +279,7 @@ static void reduce_fold_grads(struct zero *z, int unit, float *bucket, bool to_b
     ASSERT(!to_bucket || !summed);
     for (int t = 0; summed && next_fp32_tensors(z, unit, &t, &first, &end);)
         reduce_fold_range(z, unit, bucket, false, first, end - first, stream);
-    if (summed) return;
-    if (!to_bucket || z->micro > 0)
+    if (!summed && (!to_bucket || z->micro > 0))
         reduce_fold_range(z, unit, bucket, to_bucket, zero_first(z, unit), zero_padded(z, unit), stream);
 }
 
@@ -356,9 +354,8 @@ enum { DUE_BYTES = 25 << 20 };
  * complete, and nobody waits for the group. At stages 2 and 3 a block's bucket has a new user two blocks later. */
 static bool waits_for_next(const struct zero *z, int unit)
 {
-    const struct tensor_table *table = z->config.table;
     const bool in_place = zero_grads_home(z, unit) == GRADS_IN_PLACE && !zero_narrow_comm(z);
-    const bool own_slot = table->units[z->due[0].unit].owner == unit && (unit == zero_head(z) || unit == 1);
+    const bool own_slot = z->config.table->units[z->due[0].unit].owner == unit && (unit == zero_head(z) || unit == 1);
     int64_t bytes = 0;
     bool offloaded = false;
     for (int i = 0; i < z->num_due; i++) {
@@ -421,12 +418,11 @@ static enum status reduce_due(struct zero *z, struct stream *compute, struct err
 /* World 1: copies an offloaded unit's gradients down. send: as in due_unit. */
 static void reduce_grads_d2h(struct zero *z, int unit, const void *send, struct stream *stream)
 {
-    struct bucket *bucket = &z->buckets[zero_slot(z, unit)];
     const void *grads = zero_grad(z, unit, 0);
     struct event *free_ = NULL;
     if (zero_grads_home(z, unit) == GRADS_SUM_IN_BUCKET) {
         grads = grads_of(z, unit);
-        free_ = bucket->reduced;
+        free_ = z->buckets[zero_slot(z, unit)].reduced;
     } else if (!z->grads_whole) {
         struct d2h_buffer *staging = zero_offload_staging(z, unit, stream);
         grads = staging->memory;
@@ -438,17 +434,11 @@ static void reduce_grads_d2h(struct zero *z, int unit, const void *send, struct 
     zero_offload_d2h(z, unit, grads, z->computed, free_);
 }
 
-/* Whether the unit's gradients leave for their owner, or the host, after this micro-batch. */
-static bool grads_leave(const struct zero *z, int unit)
-{
-    const bool here = !zero_parallel(z) && !zero_is_offloaded(z, unit);
-    return !here && (zero_ordered(z) || z->last_micro || !z->grads_whole);
-}
-
 /* Of one of the units that are acquired together; those that go to other ranks join z->due. */
 static enum status grads_of_unit_ready(struct zero *z, int unit, struct stream *stream, struct error *err)
 {
-    const bool leaves = grads_leave(z, unit);
+    const bool leaves = (zero_parallel(z) || zero_is_offloaded(z, unit)) && /* for their owner, or the host */
+                        (zero_ordered(z) || z->last_micro || !z->grads_whole);
     const float *grads = grads_of(z, unit);
     const void *send = grads;
     if (z->observer && (z->last_micro || zero_uses_bucket(z, unit)))

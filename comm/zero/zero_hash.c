@@ -69,9 +69,8 @@ enum status zero_hash_array(struct zero *z, int array, int unit, int64_t offset,
 {
     if (array != ARRAY_PARAMS && zero_is_sparse(z, (enum state_kind)(array - ARRAY_STATE), unit))
         return hash_seconds(z, unit, offset, count, hash, err);
-    const struct zero_kept kept = zero_kept_of(z, array, unit);
     const char *first = zero_array_at(z, array, unit, offset), *end = zero_array_at(z, array, unit, offset + count);
-    return zero_hash(z, first, kept.in_host, (size_t)(end - first), hash, err);
+    return zero_hash(z, first, zero_kept_of(z, array, unit).in_host, (size_t)(end - first), hash, err);
 }
 
 static bool same_in_group(const uint64_t *hashes, int world, struct replica_difference *difference)

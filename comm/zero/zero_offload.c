@@ -77,10 +77,9 @@ enum status zero_offload_open(struct zero *z, struct error *err)
         TRY(slice_file_open(o->disk, z->config.disk, err));
         TRY(slice_file_open(o->grads_disk, z->config.disk, err));
     }
-    enum stream_kind host = z->device->kind == DEVICE_CPU ? STREAM_COMPUTE : STREAM_COMM;
     TRY(stream_new(z->device, STREAM_COMM, &o->d2h, err));
     TRY(stream_new(z->device, STREAM_COMM, &o->h2d, err));
-    TRY(stream_new(z->device, host, &o->host, err));
+    TRY(stream_new(z->device, z->device->kind == DEVICE_CPU ? STREAM_COMPUTE : STREAM_COMM, &o->host, err));
     ZERO_NEW_EVENTS(z, err, &o->decided, &o->written);
     for (int i = 0; i < ZERO_STEPS; i++) ZERO_NEW_EVENTS(z, err, &o->searched[i]);
     for (int i = 0; i < OFFLOAD_BUFFERS; i++)
@@ -254,10 +253,9 @@ static void offload_run_search(void *argument)
 {
     const struct search *search = argument;
     const struct zero *z = search->zero;
-    const struct shard_layout *layout = z->config.layout;
     int64_t before = 0; /* elements that are finite */
     for (int u = z->offload.first_unit; u < z->units && z->offload.step->skipped; u++)
-        for (int64_t at = 0; at < layout->slice[u];) {
+        for (int64_t at = 0; at < z->config.layout->slice[u];) {
             const struct host_piece piece = piece_from(z, u, at);
             int64_t found = piece.count;
             RUN_OP(z->device->host_ops, find_nonfinite, NULL, .dtype = z->config.grad_dtype, .n = piece.count,

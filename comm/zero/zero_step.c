@@ -75,10 +75,9 @@ static void step_report_sums(struct zero *z, const double *loss_sum, struct stre
     if (extra) stream_copy(compute, own_extra, loss_sum + parts, extra * sizeof *loss_sum);
     if (!zero_parallel(z)) return;
     zero_follow_compute(z, compute);
-    const size_t doubles = (size_t)parts * ((size_t)z->units + 1);
     struct data_op ops[2] = {{.send = zero_report(z, 0),
                               .recv = z->reports,
-                              .count = doubles * (sizeof(double) / sizeof(float)),
+                              .count = (size_t)parts * ((size_t)z->units + 1) * (sizeof(double) / sizeof(float)),
                               .dtype = DTYPE_F32,
                               .purpose = COMM_REPORTS,
                               .unit = -1}};
@@ -151,8 +150,7 @@ static void step_update_all(struct zero *z, struct stream *compute)
 
 static int64_t nonfinite_searched(const struct zero *z)
 {
-    const struct shard_layout *layout = z->config.layout;
-    return z->grads_whole ? z->unit[z->units].whole : layout->shard_offset[z->offload.first_unit];
+    return z->grads_whole ? z->unit[z->units].whole : z->config.layout->shard_offset[z->offload.first_unit];
 }
 
 enum status zero_finish_step(struct zero *z, const double *loss_sum, struct stream *compute, struct error *err)
@@ -229,9 +227,8 @@ static enum status find_culprit(struct zero *z, const struct step_record *record
         return STATUS_OK;
     }
     /* the owner of the slice has the rank that contributed it */
-    int owner = (int)(first.offset / z->config.layout->slice[first.unit]);
     int32_t rank = bad_rank[first.unit];
-    TRY(comm_broadcast(z->comm, &rank, sizeof rank, owner, err));
+    TRY(comm_broadcast(z->comm, &rank, sizeof rank, (int)(first.offset / z->config.layout->slice[first.unit]), err));
     if (rank != RANK_NONE) result->bad_rank = rank;
     return STATUS_OK;
 }

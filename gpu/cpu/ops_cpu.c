@@ -21,8 +21,7 @@ size_t ops_cpu_workspace_bytes(struct device *device, const struct op_limits *l)
     bytes = max_size(bytes, ROW_PARTS_MAX * NORM_SUMS * widest * sizeof(float)); /* norm_bwd, attention_sink_bwd */
     bytes = max_size(bytes, (size_t)l->max_tokens * sizeof(double));             /* cross_entropy */
     if (l->KV > 0 && l->D > 0) {
-        size_t unit = (size_t)ATTENTION_UNIT_FLOATS(l->D, l->max_seq, l->H / l->KV);
-        size_t packed = max_size(unit, ATTENTION_BATCH_FLOATS);
+        size_t packed = max_size((size_t)ATTENTION_UNIT_FLOATS(l->D, l->max_seq, l->H / l->KV), ATTENTION_BATCH_FLOATS);
         bytes = max_size(bytes, (threads * (size_t)ATTENTION_THREAD_FLOATS(l->D) + packed) * sizeof(float) + 128);
     }
     if (l->delta_rule.M > 0) {

@@ -158,14 +158,6 @@ static bool trial_open(struct trial *t)
     return t->host[0] && t->host[1];
 }
 
-static void trial_close(struct trial *t)
-{
-    stream_sync(t->tuner->stream);
-    stream_set_workspace(t->tuner->stream, NULL, 0);
-    free(t->host[0]);
-    free(t->host[1]);
-}
-
 /* ---- verifying ----------------------------------------------------------- */
 
 static const char *autotune_run_once(const struct trial *t, int candidate)
@@ -358,8 +350,7 @@ static void autotune_time(const struct trial *t, struct autotune_candidate *cand
 static int keep_best(const struct trial *t, const struct autotune_candidate *candidates, int count, double reference)
 {
     const struct autotune_problem *p = t->problem;
-    const bool competes = p->reference == REFERENCE_COMPETES && !t->tuner->fixed;
-    int best = competes ? AUTOTUNE_REFERENCE : AUTOTUNE_NONE;
+    int best = p->reference == REFERENCE_COMPETES && !t->tuner->fixed ? AUTOTUNE_REFERENCE : AUTOTUNE_NONE;
     double least = best == AUTOTUNE_REFERENCE ? reference : INFINITY;
     for (int i = 0; i < count; i++) {
         if (candidates[i].failure != AUTOTUNE_GOOD || !(candidates[i].seconds < least)) continue;
@@ -402,6 +393,9 @@ enum status autotune(struct autotuner *tuner, const struct autotune_problem *p, 
                       "the GPU has too little memory to verify kernels, and with train.virtual_ranks their choice must "
                       "not depend on that; hint: which other processes use it, nvidia-smi shows");
     }
-    trial_close(&t);
+    stream_sync(tuner->stream);
+    stream_set_workspace(tuner->stream, NULL, 0);
+    free(t.host[0]);
+    free(t.host[1]);
     return status;
 }

@@ -105,7 +105,7 @@ static enum status bind_library(struct library *library)
 static enum status library_open(enum cuda_library which, struct error *err)
 {
     struct library *library = &libraries[which];
-    pthread_mutex_lock(&mutex);
+    LOCKED(&mutex);
     if (!library->tried) {
         library->tried = true;
         if (library->built_with) {
@@ -116,9 +116,7 @@ static enum status library_open(enum cuda_library which, struct error *err)
                       library->name);
         }
     }
-    bool found = library->found;
-    pthread_mutex_unlock(&mutex);
-    return found ? STATUS_OK : error_set(err, library->error.code, "%s", library->error.text);
+    return library->found ? STATUS_OK : error_set(err, library->error.code, "%s", library->error.text);
 }
 
 bool cuda_library_is_open(enum cuda_library library)

@@ -138,6 +138,7 @@ static enum status open_gpu(struct cuda_device *cuda, int index, struct error *e
 {
     struct cudaDeviceProp properties;
     int count, driver = 0;
+    SLOW("opening the GPU", NULL, -1); /* creating a context and loading libraries take long */
     TRY(cuda_select_gpu(index, &count, &properties, err));
     cuda->index = index;
     cuda->capability = 10 * properties.major + properties.minor;
@@ -161,7 +162,8 @@ static enum status open_gpu(struct cuda_device *cuda, int index, struct error *e
              "GPU %d of %d, compute capability %d.%d, %d SMs, %.1f GiB, driver for CUDA %d.%d, cublasLt %s",
              cuda->index, count, properties.major, properties.minor, cuda->sm_count,
              (double)cuda->device.memory_bytes / (1 << 30), driver / 1000, driver % 1000 / 10, cublaslt.version);
-    return STATUS_OK;
+    TRY(gemm_cuda_new(cuda, &cuda->gemm, err));
+    return attention_cudnn_new(cuda, &cuda->attention, err);
 }
 
 enum status device_cuda_open(int index, int threads, struct device **device, struct error *err)
@@ -182,15 +184,9 @@ enum status device_cuda_open(int index, int threads, struct device **device, str
 #else
     (void)threads;
 #endif
-    struct slow_call slow; /* creating a context and loading libraries take long */
-    heartbeat_slow_begin(&slow, "opening the GPU", NULL, -1);
-    status = open_gpu(cuda, index, err);
-    if (status == STATUS_OK) status = device_cuda_wants_tf32(&tf32, err);
-    if (status == STATUS_OK) status = gemm_cuda_new(cuda, &cuda->gemm, err);
-    if (status == STATUS_OK) status = attention_cudnn_new(cuda, &cuda->attention, err);
-    heartbeat_slow_end(&slow);
-    if (status == STATUS_OK) status = ops_cuda_load(cuda, err);
-    if (status != STATUS_OK) goto fail;
+    TRY_GOTO(open_gpu(cuda, index, err));
+    TRY_GOTO(device_cuda_wants_tf32(&tf32, err));
+    TRY_GOTO(ops_cuda_load(cuda, err));
     cuda->device.peak_bytes = peaks_bytes(cuda->device.name);
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
         cuda->device.peak_flops[dtype] = peaks_flops(cuda->device.name, (enum dtype)dtype, tf32);

@@ -44,15 +44,26 @@ static cudaEvent_t *event_of(struct cuda_staging *s, int i)
     return i < SLOTS ? &s->slot_free[i] : &s->markers[i - SLOTS];
 }
 
-static enum status stream_staging_new(struct cuda_device *cuda, struct cuda_staging **staging, struct error *err)
+/* What it has made is the stream's, also after an error. */
+static enum status stream_open(struct cuda_device *cuda, enum stream_kind kind, struct cuda_stream *stream,
+                               struct error *err)
 {
-    struct cuda_staging *s = *staging = memory_zeroed(1, sizeof *s);
+    int least = 0, greatest = 0;
+    struct cuda_staging *s = stream->staging = memory_zeroed(1, sizeof *s);
     pthread_mutex_init(&s->mutex, NULL);
     condition_init(&s->room);
+    /* Peers wait for communication, so it goes first. */
+    cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    cudaError_t code = CUDA_CALL(
+        cudaStreamCreateWithPriority(&stream->handle, cudaStreamNonBlocking, kind == STREAM_COMM ? greatest : least));
+    if (code != cudaSuccess) {
+        stream->handle = NULL;
+        return error_set(err, cuda_status_of(code), "cannot create a stream on GPU %d: %s", cuda->index,
+                         cudaGetErrorString(code));
+    }
     TRY(cuda_device_alloc_host(&cuda->device, (size_t)SLOTS * SLOT_BYTES, (void **)&s->slots, err));
     for (int i = 0; i < SLOTS + MARKERS; i++) {
-        cudaError_t code =
-            CUDA_CALL(cudaEventCreateWithFlags(event_of(s, i), cudaEventBlockingSync | cudaEventDisableTiming));
+        code = CUDA_CALL(cudaEventCreateWithFlags(event_of(s, i), cudaEventBlockingSync | cudaEventDisableTiming));
         if (code != cudaSuccess)
             return error_set(err, cuda_status_of(code), "cannot create a stream's events on GPU %d: %s", cuda->index,
                              cudaGetErrorString(code));
@@ -60,51 +71,33 @@ static enum status stream_staging_new(struct cuda_device *cuda, struct cuda_stag
     return STATUS_OK;
 }
 
-static void stream_staging_free(struct cuda_device *cuda, struct cuda_staging *s)
+void cuda_device_stream_free(struct stream *stream)
 {
-    if (!s) return;
+    struct cuda_stream *c = cuda_stream_of(stream);
+    struct cuda_staging *s = c->staging;
+    if (c->handle) {
+        cuda_check(cuda_device_of(stream), cudaStreamSynchronize(c->handle), "the last work of a stream");
+        CUDA_CALL(cudaStreamDestroy(c->handle));
+    }
     for (int i = 0; i < SLOTS + MARKERS; i++)
         if (*event_of(s, i)) CUDA_CALL(cudaEventDestroy(*event_of(s, i)));
-    if (s->slots) cuda_device_free_host(&cuda->device, s->slots, (size_t)SLOTS * SLOT_BYTES);
+    if (s->slots) cuda_device_free_host(stream->device, s->slots, (size_t)SLOTS * SLOT_BYTES);
     pthread_cond_destroy(&s->room);
     pthread_mutex_destroy(&s->mutex);
     free(s);
-}
-
-void cuda_device_stream_free(struct stream *stream)
-{
-    struct cuda_stream *s = cuda_stream_of(stream);
-    struct cuda_device *cuda = cuda_device_of(stream);
-    if (s->handle) {
-        cuda_check(cuda, cudaStreamSynchronize(s->handle), "the last work of a stream");
-        CUDA_CALL(cudaStreamDestroy(s->handle));
-    }
-    stream_staging_free(cuda, s->staging);
-    free(s);
+    free(c);
 }
 
 enum status cuda_device_stream_new(struct device *device, enum stream_kind kind, struct stream **stream,
                                    struct error *err)
 {
-    enum status status;
-    int least = 0, greatest = 0;
     struct cuda_stream *s = memory_zeroed(1, sizeof *s);
     s->base.device = device;
-    /* Peers wait for communication, so it goes first. */
-    cudaDeviceGetStreamPriorityRange(&least, &greatest);
-    cudaError_t code = CUDA_CALL(
-        cudaStreamCreateWithPriority(&s->handle, cudaStreamNonBlocking, kind == STREAM_COMM ? greatest : least));
-    if (code != cudaSuccess) {
-        s->handle = NULL;
-        status = error_set(err, cuda_status_of(code), "cannot create a stream on GPU %d: %s",
-                           ((struct cuda_device *)device->private_)->index, cudaGetErrorString(code));
-        goto fail;
-    }
-    TRY_GOTO(stream_staging_new(device->private_, &s->staging, err));
-    *stream = &s->base;
-    return STATUS_OK;
-fail:
-    cuda_device_stream_free(&s->base);
+    enum status status = stream_open(device->private_, kind, s, err);
+    if (status == STATUS_OK)
+        *stream = &s->base;
+    else
+        cuda_device_stream_free(&s->base);
     return status;
 }
 
@@ -155,14 +148,8 @@ void cuda_device_submit(struct stream *stream, void (*function)(void *argument),
     closure->owner = s;
     closure->function = function;
     memcpy(closure->argument, argument, size);
-    pthread_mutex_lock(&s->mutex);
-    s->tail++;
-    pthread_mutex_unlock(&s->mutex);
-    if (!cuda_check(cuda_device_of(stream), cudaLaunchHostFunc(c->handle, run_closure, closure), "a host function")) {
-        pthread_mutex_lock(&s->mutex);
-        s->tail--;
-        pthread_mutex_unlock(&s->mutex);
-    }
+    if (cuda_check(cuda_device_of(stream), cudaLaunchHostFunc(c->handle, run_closure, closure), "a host function"))
+        s->tail++;
 }
 
 void cuda_device_sync(struct stream *stream)
@@ -266,7 +253,6 @@ void cuda_device_copy_in_order(struct stream *stream, void *dst, const void *src
 
 void cuda_device_fill_zero(struct stream *stream, void *dst, size_t bytes)
 {
-    struct cuda_stream *c = cuda_stream_of(stream);
     struct cuda_device *cuda = cuda_device_of(stream);
     struct host_copy fill = {dst, NULL, bytes};
     if (!cuda_reach(cuda, dst))
@@ -276,7 +262,7 @@ void cuda_device_fill_zero(struct stream *stream, void *dst, size_t bytes)
             const size_t reach = cuda_reach(cuda, fill.dst);
             ASSERT(reach > 0);
             n = fill.bytes < reach ? fill.bytes : reach;
-            cuda_check(cuda, cudaMemsetAsync(fill.dst, 0, n, c->handle), "filling with zeros");
+            cuda_check(cuda, cudaMemsetAsync(fill.dst, 0, n, cuda_stream_of(stream)->handle), "filling with zeros");
         }
 }
 
@@ -309,13 +295,12 @@ void cuda_device_event_sync(struct event *event)
 bool cuda_device_event_elapsed(struct event *from, struct event *to, double *seconds)
 {
     float milliseconds;
-    struct cuda_device *cuda = from->device->private_;
     const cudaEvent_t end = ((struct cuda_event *)to)->handle;
     cudaError_t code = CUDA_CALL(cudaEventQuery(end)); /* of which compute-sanitizer reports no error */
     if (code == cudaSuccess)
         code = CUDA_CALL(cudaEventElapsedTime(&milliseconds, ((struct cuda_event *)from)->handle, end));
     if (code == cudaErrorNotReady) cudaGetLastError(); /* not a failure: clears CUDA's last error */
-    if (code == cudaErrorNotReady || !cuda_check(cuda, code, "the time between events")) return false;
+    if (code == cudaErrorNotReady || !cuda_check(from->device->private_, code, "the time between events")) return false;
     *seconds = 1e-3 * (double)milliseconds;
     return true;
 }

@@ -83,9 +83,8 @@ static void pass_start(struct pass *pass, const struct batch *batch)
  */
 static enum status body_forward(const struct pass *passes, int count, enum param_pass kind)
 {
-    const enum phase phase = passes->training ? PHASE_FORWARD : PHASE_EVALUATION;
     for (int unit = 0; unit <= passes->transformer->L; unit++) {
-        struct span span = phase_begin(passes->stream, phase, unit);
+        struct span span = phase_begin(passes->stream, passes->training ? PHASE_FORWARD : PHASE_EVALUATION, unit);
         for (int i = 0; i < count; i++)
             TRY(unit > 0 ? block_forward(&passes[i], unit - 1, kind) : embedding_forward(&passes[i], kind));
         span_end(&span);

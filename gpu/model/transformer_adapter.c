@@ -214,7 +214,6 @@ static void adapter_up_backward(const struct pass *pass, const struct unit *unit
                                 const struct linear_bwd_weight_args *product)
 {
     const struct transformer *t = pass->transformer;
-    const int64_t ld_dy = product->ld_dy ? product->ld_dy : product->N;
     int64_t column = 0; /* of xa */
     for (int i = piece->begin; i < piece->end; i++) {
         const struct adapter_part *part = &adapter->parts[i];
@@ -223,7 +222,7 @@ static void adapter_up_backward(const struct pass *pass, const struct unit *unit
             lora_bwd_weight(pass, unit, part->b, first, product->M, dy, row_at(t, t->lora_xa, column, 1));
         struct linear_bwd_input_args input =
             lora_bwd_input(pass, unit, part->b, product->M, row_at(t, t->lora_dxa, column, 1), dy);
-        weight.ld_dy = input.ld_dy = ld_dy;
+        weight.ld_dy = input.ld_dy = product->ld_dy ? product->ld_dy : product->N;
         weight.ld_x = input.ld_dx = piece->r;
         PASS_PRODUCT(pass, bwd_weight, &weight);
         PASS_PRODUCT(pass, bwd_input, &input);

@@ -180,10 +180,9 @@ static void grouped_begin_backward(const struct pass *pass, const struct unit *u
 static void grouped_input(const struct pass *pass, const struct unit *unit, const struct block_buffers *b,
                           struct expert_product p, void *dx, const void *dy)
 {
-    const struct transformer *t = pass->transformer;
     struct grouped_linear_bwd_input_args input = grouped_input_args(pass, unit, b, p, dx, dy);
     input.accumulate = adapter_experts_input(pass, unit, p.weight, &input);
-    t->device->ops->grouped_linear_bwd_input(pass->stream, &input);
+    pass->transformer->device->ops->grouped_linear_bwd_input(pass->stream, &input);
 }
 
 int experts_products(const struct transformer *t, int64_t M, void *place,

@@ -474,9 +474,8 @@ OPTIMIZER(muon_update, 1)
 /* Parameters' gradients change their dtype; the model's own sums and multiples have one. */
 struct op_estimate op_estimate_accumulate(const struct assumed_gpu *s, const struct accumulate_args *a)
 {
-    const struct op_estimate none = {.count = 0};
     const bool of_model = a->dst_dtype == a->src_dtype;
-    if (!of_model && gpu_assumes(s, ASSUME_NO_OPTIMIZER)) return none;
+    if (!of_model && gpu_assumes(s, ASSUME_NO_OPTIMIZER)) return (struct op_estimate){.count = 0};
     return memory_bound(s, of_model ? TIME_NORMS : TIME_OPTIMIZER, op_cost_accumulate(a), 0, share_optimizer, 1);
 }
 

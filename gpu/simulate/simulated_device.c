@@ -447,10 +447,9 @@ static struct device *open_simulated(const struct assumed_gpu *settings, const s
 
 enum status simulated_device_open(const char *option, struct device **device, struct error *err)
 {
-    const struct assumed_gpu none = {.gpu = NULL};
     struct gpu_model gpu;
     TRY(gpu_catalog_find(option ? option : gpu_catalog_usual, &gpu, err));
-    *device = open_simulated(&none, &gpu);
+    *device = open_simulated(&(struct assumed_gpu){.gpu = NULL}, &gpu);
     return STATUS_OK;
 }
 

@@ -135,10 +135,9 @@ static void run_linear_plain(struct stream *stream, const struct gemm_product *p
 
 static void gemm_linear_fwd(struct stream *stream, const struct linear_fwd_args *a)
 {
-    struct gemm_cuda *g = cuda_device_of(stream)->gemm;
     ASSERT(!a->accumulate || !a->gated);
     if (a->M == 0 || a->N == 0) return;
-    struct gemm_product p = gemm_product_fwd(&g->rules, a);
+    struct gemm_product p = gemm_product_fwd(&cuda_device_of(stream)->gemm->rules, a);
     struct linear_fwd_args rest = *a; /* that is still to be done */
     if (!a->gelu) rest.aux = NULL;
     if (run_linear_product(stream, &p, "linear_fwd")) {
@@ -152,14 +151,13 @@ static void gemm_linear_fwd(struct stream *stream, const struct linear_fwd_args 
 
 static void gemm_linear_bwd_input(struct stream *stream, const struct linear_bwd_input_args *a)
 {
-    struct gemm_cuda *g = cuda_device_of(stream)->gemm;
     ASSERT(!a->gate_up || !a->accumulate);
     ASSERT(!a->ld_dx || a->ld_dx == a->K || (!a->gelu_aux && !a->gate_up));
     if (a->M == 0 || a->K == 0) {
         if (a->dbias && !a->accumulate_dbias) stream_fill_zero(stream, a->dbias, (size_t)a->K * sizeof *a->dbias);
         return;
     }
-    struct gemm_product p = gemm_product_bwd_input(&g->rules, a);
+    struct gemm_product p = gemm_product_bwd_input(&cuda_device_of(stream)->gemm->rules, a);
     struct linear_bwd_input_args rest = *a; /* that is still to be done */
     if (!run_linear_product(stream, &p, "linear_bwd_input"))
         run_linear_plain(stream, &p, "linear_bwd_input");
@@ -173,7 +171,6 @@ static void gemm_linear_bwd_input(struct stream *stream, const struct linear_bwd
 
 void cuda_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weight_args *a)
 {
-    struct gemm_cuda *g = cuda_device_of(stream)->gemm;
     if (a->M == 0) {
         if (!a->accumulate) stream_fill_zero(stream, a->dw, (size_t)(a->N * a->K) * dtype_size(a->dw_dtype));
         if (a->dbias && !a->accumulate_dbias) stream_fill_zero(stream, a->dbias, (size_t)a->N * sizeof *a->dbias);
@@ -181,7 +178,7 @@ void cuda_linear_bwd_weight(struct stream *stream, const struct linear_bwd_weigh
     }
     float *scratch = a->dbias ? gemm_sums_scratch(stream, cuda_bias_sums_bytes(a)) : NULL;
     float *sums = a->dbias && a->accumulate_dbias ? scratch : a->dbias;
-    struct gemm_product p = gemm_product_bwd_weight(&g->rules, a, sums);
+    struct gemm_product p = gemm_product_bwd_weight(&cuda_device_of(stream)->gemm->rules, a, sums);
     if (p.key.epilogue != GEMM_PLAIN && run_linear_product(stream, &p, "linear_bwd_weight")) {
         if (a->null_count) stream_fill_zero(stream, sums + a->null_first, (size_t)a->null_count * sizeof *sums);
         const struct accumulate_args add = {DTYPE_F32, DTYPE_F32, a->N, a->dbias, sums, .scale = 1, .accumulate = true};

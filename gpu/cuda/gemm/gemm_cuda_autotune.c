@@ -460,12 +460,10 @@ enum status gemm_cuda_autotune(struct gemm_cuda *g, struct autotuner *tuner, con
 {
     struct tuning t = {.gemm = g, .tuner = tuner};
     struct gemm_op op;
-    enum status status = STATUS_OK;
-    for (int i = 0; status == STATUS_OK && gemm_op_at(products, i, &op); i++) {
+    for (int i = 0; gemm_op_at(products, i, &op); i++) {
         SLOW("measuring matrix products", NULL, -1); /* other ranks may wait for rank 0's configs */
-        status = tune_whole_op(&t, &op, err);
+        TRY(tune_whole_op(&t, &op, err));
     }
-    if (status != STATUS_OK) return status;
     if (g->cache && !g->fixed && products->num_fwd > 0) TRY(gemm_time_ceiling(&t, products->fwd[0].dtype, err));
     if (t.lacks_memory_for_gates)
         log_warn(
