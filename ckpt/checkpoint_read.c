@@ -333,8 +333,7 @@ enum status checkpoint_model(const struct checkpoint *checkpoint, struct model_d
 static enum status read_state_slices(struct stream *stream, int count, const struct shard_layout *layout,
                                      struct state_slices slices, struct error *err)
 {
-    for (int i = 0; i < count; i++) {
-        const struct range *range = &stream->ranges[i];
+    for (const struct range *range = stream->ranges; range < stream->ranges + count; range++) {
         float *own;
         TRY(state_slice(slices, SLICE_WRITE, (enum state_kind)range->state, range->unit, &own, err));
         TRY(read_range(stream, range, own, err));

@@ -53,8 +53,7 @@ static void set_frame_level(ZSTD_CCtx *compress, int level)
 struct frame_scratch *rankfile_scratch_new(int threads, int level)
 {
     struct frame_scratch *scratch = memory_zeroed((size_t)threads, sizeof *scratch);
-    for (int i = 0; i < threads; i++) {
-        struct frame_scratch *s = &scratch[i];
+    for (struct frame_scratch *s = scratch; s < scratch + threads; s++) {
         s->planes = memory_alloc(FRAME_RAW_BYTES);
         s->compress = level > 0 ? ZSTD_createCCtx() : NULL;
         s->decompress = level < 0 ? ZSTD_createDCtx() : NULL;

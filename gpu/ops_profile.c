@@ -81,8 +81,7 @@ int ops_profiler_modules(struct ops_profiler *p, const struct module_profile **m
 {
     int count = 0;
     span_recorder_collect(p->recorder, true);
-    for (int i = 0; i < p->num_modules; i++) {
-        struct module_profile *entry = &p->modules[i];
+    for (struct module_profile *entry = p->modules; entry < p->modules + p->num_modules; entry++) {
         if (entry->work.calls) p->read[count++] = *entry;
         entry->work = (struct op_profile){0};
     }

@@ -193,8 +193,7 @@ static void place_operands(struct bed *bed, const struct self_test_case *c, int 
         enum dtype *own = (enum dtype *)(void *)((char *)a + at);
         if (at >= 0 && *own == SELF_TEST_SAME) *own = dtype;
     }
-    for (int i = 0; i < operands.count; i++) {
-        const struct operand *o = &operands.all[i];
+    for (const struct operand *o = operands.all; o < operands.all + operands.count; o++) {
         if (op == OP_cross_entropy && c->uneven && operand_pointer(o, a) == &a->cross_entropy.dlogits) {
             a->cross_entropy.dlogits = (void *)(uintptr_t)a->cross_entropy.logits;
             self_test_compare_rows(bed, &a->cross_entropy);

@@ -23,8 +23,7 @@ bool hf_quantized_part(enum quantization_method method, const struct safetensors
                        char matrix[HF_MATRIX_NAME_MAX], enum hf_part *part)
 {
     const size_t length = strlen(entry->name);
-    for (size_t i = 0; i < COUNT_OF(PART_ENDINGS); i++) {
-        const struct part_ending *row = &PART_ENDINGS[i];
+    for (const struct part_ending *row = PART_ENDINGS; row < PART_ENDINGS + COUNT_OF(PART_ENDINGS); row++) {
         const size_t kept = length - strlen(row->ending);
         if (row->method != method || !fs_has_suffix(entry->name, row->ending) || kept >= HF_MATRIX_NAME_MAX) continue;
         memcpy(matrix, entry->name, kept);

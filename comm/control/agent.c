@@ -76,8 +76,7 @@ static bool job_failed(const struct agent *agent)
 static void collect_news(struct agent *agent)
 {
     struct control_block *block = agent->control->block;
-    for (int i = 0; i < agent->control->local_world; i++) {
-        struct local_rank *local = &agent->ranks[i];
+    for (struct local_rank *local = agent->ranks; local < agent->ranks + agent->control->local_world; local++) {
         struct control_rank *entry = &block->ranks[local->rank];
         uint32_t state = atomic_load(&entry->state), arrived = atomic_load(&entry->arrivals[CHANNEL_CONTROL]);
         while (local->arrived != arrived) {

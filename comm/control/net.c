@@ -221,8 +221,7 @@ enum status net_transfer(struct net *net, struct net_part *parts, int count)
         bool needs = false;
         int num_fds = 0;
         net->round++;
-        for (int i = 0; i < count; i++) {
-            struct net_part *part = &parts[i];
+        for (struct net_part *part = parts; part < parts + count; part++) {
             struct connection *c = &net->connections[part->peer];
             ASSERT(c->fd >= 0 && part->need <= part->bytes);
             short event = part->send ? POLLOUT : POLLIN;

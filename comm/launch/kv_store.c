@@ -242,8 +242,7 @@ static void *kv_serve(void *context)
         for (int d = 0; d < server->num_doors; d++)
             server->polled[count++] = (struct pollfd){.fd = wire_server_fd(server->doors[d]), .events = POLLIN};
         struct pollfd *members = server->polled + count;
-        for (int r = 0; r < server->world; r++) {
-            const struct member *member = &server->members[r];
+        for (const struct member *member = server->members; member < server->members + server->world; member++) {
             const bool more = member->out_bytes || member->answered < server->answer_bytes;
             server->polled[count++] = (struct pollfd){.fd = member->fd, .events = more ? POLLIN | POLLOUT : POLLIN};
         }

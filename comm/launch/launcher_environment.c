@@ -211,8 +211,7 @@ static enum status refuse_contradiction(const struct claim *a, const struct clai
 static enum status compare_claims(struct claims *claims, const struct claim **whole, struct error *err)
 {
     *whole = NULL;
-    for (int i = 0; i < CLAIM_COUNT; i++) {
-        const struct claim *claim = &claims->of[i];
+    for (const struct claim *claim = claims->of; claim < claims->of + CLAIM_COUNT; claim++) {
         if (!claim_is_whole(claim)) continue;
         if (*whole && ((*whole)->rank != claim->rank || (*whole)->world != claim->world))
             return refuse_contradiction(*whole, claim, err);

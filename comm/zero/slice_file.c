@@ -234,8 +234,7 @@ static void enqueue_work(struct slice_file *file, int record, int buffer, enum r
 static struct reader *reader_of(struct slice_file *file, int record)
 {
     struct reader *chosen = &file->readers[0];
-    for (int i = 0; i < file->num_readers; i++) {
-        struct reader *reader = &file->readers[i];
+    for (struct reader *reader = file->readers; reader < file->readers + file->num_readers; reader++) {
         if (reader->record == record) return reader;
         if (reader->turn < chosen->turn) chosen = reader;
     }

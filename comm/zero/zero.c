@@ -72,10 +72,10 @@ static void zero_new_ranges(struct zero *z)
         const int sections = zero_sections(z, u);
         const int64_t first = whole ? zero_first(z, u) : zero_own(z, u);
         const int64_t size = (whole ? zero_padded(z, u) : z->config.layout->slice[u]) / sections;
-        z->unit[u].first_range = n;
+        z->unit[u].ranges = z->ranges + n;
         for (int s = 0; s < sections; s++) zero_add_ranges(z, u, first + s * size, first + (s + 1) * size, &n);
     }
-    z->unit[z->units].first_range = n;
+    z->unit[z->units].ranges = z->ranges + n;
     zero_join_ranges(z);
 }
 
@@ -361,8 +361,8 @@ void zero_layout(struct zero *z, struct arena *local, struct arena *shared, stru
         z->step = arena_take(local, MEM_WORKSPACE, sizeof *z->step);
         z->schedule = arena_take(local, MEM_WORKSPACE, sizeof *z->schedule);
         z->bad_index = arena_take(local, MEM_WORKSPACE, sizeof *z->bad_index);
-        z->range_segments =
-            arena_take(local, MEM_WORKSPACE, (size_t)z->unit[z->units].first_range * sizeof *z->range_segments);
+        z->range_segments = arena_take(local, MEM_WORKSPACE,
+                                       (size_t)(z->unit[z->units].ranges - z->ranges) * sizeof *z->range_segments);
     }
     zero_layout_slots(z, local, shared);
     zero_base_layout(z, local);

@@ -496,12 +496,7 @@ static void exchange_tokens(void *self, const struct token_exchange *exchanges, 
 
 const struct param_verbs *zero_verbs(struct zero *z)
 {
-    z->verbs = (struct param_verbs){.self = z,
-                                    .acquire = gather_acquire,
-                                    .release = gather_release,
-                                    .grads = grads,
-                                    .grads_ready = grads_ready,
-                                    .exchange = exchange_tokens};
+    z->verbs = (struct param_verbs){z, gather_acquire, gather_release, grads, grads_ready, exchange_tokens};
     return &z->verbs;
 }
 

@@ -25,8 +25,7 @@ enum status zero_hash(struct zero *z, const void *memory, bool in_host, size_t b
 static enum status hash_seconds(struct zero *z, int unit, int64_t offset, int64_t count, uint64_t *hash,
                                 struct error *err)
 {
-    for (int i = z->unit[unit].first_range; i < z->unit[unit + 1].first_range; i++) {
-        const struct decay_range *range = &z->ranges[i];
+    for (const struct decay_range *range = z->unit[unit].ranges; range < z->unit[unit + 1].ranges; range++) {
         const int64_t from = max64(range->offset, offset), end = min64(range->offset + range->count, offset + count);
         if (range->matrix || from >= end) continue;
         const float *values = zero_second_at(z, range) + (from - range->offset);

@@ -138,7 +138,7 @@ struct zero_unit {
     int64_t whole, room; /* elements, and words of a moment, before it in an array that is kept whole */
     struct event *settled; /* offload_param: the own slice in host memory holds its latest values */
     /* of a trained one: */
-    int first_range;                   /* in zero.ranges, up to the first of the next unit */
+    struct decay_range *ranges;        /* in zero.ranges, up to those of the next unit */
     struct event *reduced;             /* its gradients are */
     struct event *fetched;             /* its updated parameters are gathered (stages 1, 2) */
     struct event *d2h_done, *h2d_done; /* offloaded: its gradients are in host memory; its parameters on the device */
@@ -365,7 +365,7 @@ static inline void *zero_state_at(const struct zero *zero, enum state_kind state
     ASSERT(!zero_is_sparse(zero, state, unit) && (unit < zero->units || state == STATE_MASTER));
     if (unit >= zero->units) return zero_param(zero, unit, offset);
     if (zero->muon.on && state == STATE_EXP_AVG_SQ) {
-        const struct decay_range *range = &zero->ranges[zero->unit[unit].first_range];
+        const struct decay_range *range = zero->unit[unit].ranges;
         return zero_second_at(zero, range) + (offset - range->offset);
     }
     const bool moment = state != STATE_MASTER, offloaded = zero_is_offloaded(zero, unit);

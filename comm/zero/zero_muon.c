@@ -62,8 +62,7 @@ void zero_muon_layout(struct zero *z, struct arena *local, struct arena *shared)
 static void muon_take_momentum(struct zero *z, int unit, struct stream *compute)
 {
     const struct optimizer_settings *optimizer = &z->config.optimizer;
-    for (int i = z->unit[unit].first_range; i < z->unit[unit + 1].first_range; i++) {
-        const struct decay_range *range = &z->ranges[i];
+    for (const struct decay_range *range = z->unit[unit].ranges; range < z->unit[unit + 1].ranges; range++) {
         if (!range->matrix) continue;
         RUN_OP(z->device->ops, muon_momentum, compute, .n = range->count,
                .m = zero_state_at(z, STATE_EXP_AVG, unit, range->offset), .grad = zero_grad(z, unit, range->offset),
@@ -137,8 +136,7 @@ void zero_muon_update(struct zero *z, int unit, struct stream *compute)
     if (!z->muon.on || !zero_is_block(z, unit)) return;
     if (muon_turn(z, unit) % z->world == 0) muon_begin_round(z, unit, compute);
     if (zero_parallel(z)) muon_deal_out(z, unit, compute);
-    for (int i = z->unit[unit].first_range; i < z->unit[unit + 1].first_range; i++) {
-        const struct decay_range *range = &z->ranges[i];
+    for (const struct decay_range *range = z->unit[unit].ranges; range < z->unit[unit + 1].ranges; range++) {
         if (!range->matrix) continue;
         RUN_OP(z->device->ops, muon_update, compute, .n = range->count,
                .master = zero_state_at(z, STATE_MASTER, unit, range->offset),
@@ -155,8 +153,7 @@ void zero_muon_copy_seconds(struct zero *z, int unit, int64_t first, int64_t cou
                             struct stream *stream)
 {
     ASSERT(zero_is_sparse(z, STATE_EXP_AVG_SQ, unit));
-    for (int i = z->unit[unit].first_range; i < z->unit[unit + 1].first_range; i++) {
-        const struct decay_range *range = &z->ranges[i];
+    for (const struct decay_range *range = z->unit[unit].ranges; range < z->unit[unit + 1].ranges; range++) {
         const int64_t from = max64(range->offset, first), end = min64(range->offset + range->count, first + count);
         if (range->matrix || from >= end) continue;
         float *seconds = zero_second_at(z, range) + (from - range->offset), *there = values + (from - first);

@@ -311,8 +311,8 @@ static void update_on_host(const struct zero *z, struct host_piece piece, void *
     const int64_t own = zero_own(z, piece.unit), end = piece.at + piece.count;
     const struct zero_config *config = &z->config;
     char *grads = (char *)(uintptr_t)find_grads(z, piece);
-    for (int i = z->unit[piece.unit].first_range; i < z->unit[piece.unit + 1].first_range; i++) {
-        const struct decay_range *range = &z->ranges[i];
+    for (const struct decay_range *range = z->unit[piece.unit].ranges; range < z->unit[piece.unit + 1].ranges;
+         range++) {
         const int64_t first = max64(range->offset - own, piece.at);
         const int64_t last = min64(range->offset - own + range->count, end);
         if (first >= last) continue;

@@ -21,7 +21,8 @@ void zero_set_position(struct zero *z, int64_t optimizer_step, const struct loss
     struct step_state state = {.optimizer_step = optimizer_step, .scaler = *scaler, .loss_scale = (float)scaler->scale};
     ASSERT(z->config.training && !z->begun && scaler->scale > 0);
     stream_copy(compute, z->step, &state, sizeof state);
-    stream_copy(compute, z->range_segments, z->segments, (size_t)z->unit[z->units].first_range * sizeof *z->segments);
+    stream_copy(compute, z->range_segments, z->segments,
+                (size_t)(z->unit[z->units].ranges - z->ranges) * sizeof *z->segments);
     z->positioned = true;
 }
 
@@ -100,8 +101,7 @@ static void step_update_unit(struct zero *z, int unit, struct stream *compute)
 {
     bool writes_params = !zero_one_copy(z) && !zero_offloads_params(z);
     char *staged = zero_offloads_params(z) && zero_one_copy(z) ? zero_param_h2d(z, unit, false, compute) : NULL;
-    for (int i = z->unit[unit].first_range; i < z->unit[unit + 1].first_range; i++) {
-        const struct decay_range *range = &z->ranges[i];
+    for (const struct decay_range *range = z->unit[unit].ranges; range < z->unit[unit + 1].ranges; range++) {
         if (range->matrix || range->joined == 0) continue; /* zero_muon_update(); a range before it */
         struct adam_args args = {
             .master = zero_state_at(z, STATE_MASTER, unit, range->offset),

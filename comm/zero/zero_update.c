@@ -66,13 +66,12 @@ static bool update_joins(const struct zero *z, int unit, const struct decay_rang
 void zero_join_ranges(struct zero *z)
 {
     for (int u = 0; u < z->units; u++) {
-        struct decay_range *first = &z->ranges[z->unit[u].first_range];
-        for (int i = z->unit[u].first_range; i < z->unit[u + 1].first_range; i++) {
-            struct decay_range *range = &z->ranges[i];
+        struct decay_range *first = z->unit[u].ranges;
+        for (struct decay_range *range = first; range < z->unit[u + 1].ranges; range++) {
             range->joined = 0;
-            if (i == z->unit[u].first_range || !update_joins(z, u, first, range - 1)) first = range;
+            if (range > z->unit[u].ranges && !update_joins(z, u, first, range - 1)) first = range;
             first->joined++;
-            z->segments[i] =
+            z->segments[range - z->ranges] =
                 (struct decay_segment){range->offset + range->count - first->offset, zero_weight_decay(z, range)};
         }
     }

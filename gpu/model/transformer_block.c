@@ -36,11 +36,6 @@ static struct norm second_norm(const struct transformer *t, const struct block_b
                          b->rstd2,     NULL};
 }
 
-static const struct layer_desc *layer_of(const struct transformer *t, const struct block_buffers *b)
-{
-    return &t->config.desc->layers[b - t->blocks];
-}
-
 /* The norms of what attention and the MLP add, or of the residual stream after that, where norms come after them. */
 static struct norm first_post_norm(const struct transformer *t, const struct block_buffers *b)
 {
@@ -94,12 +89,12 @@ static void rotate(const struct pass *pass, const struct block_buffers *b, void 
                    bool inverse)
 {
     const struct transformer *t = pass->transformer;
-    const struct layer_desc *layer = layer_of(t, b);
-    const struct rope_table *table = block_rope_table(t, layer, false), *queries = block_rope_table(t, layer, true);
+    const struct rope_table *table = block_rope_table(t, b->layer, false),
+                            *queries = block_rope_table(t, b->layer, true);
     if (!table) return;
-    const bool together = queries == table && k == row_at(t, q, t->H, layer->head_dim) && ld_k == ld;
-    block_rope(pass, queries, layer, q, together ? t->H + layer->num_kv_heads : t->H, ld, inverse);
-    if (k && !together) block_rope(pass, table, layer, k, layer->num_kv_heads, ld_k, inverse);
+    const bool together = queries == table && k == row_at(t, q, t->H, b->layer->head_dim) && ld_k == ld;
+    block_rope(pass, queries, b->layer, q, together ? t->H + b->layer->num_kv_heads : t->H, ld, inverse);
+    if (k && !together) block_rope(pass, table, b->layer, k, b->layer->num_kv_heads, ld_k, inverse);
 }
 
 enum head_kind { HEADS_Q, HEADS_K, HEADS_V };
@@ -114,13 +109,12 @@ struct heads {
 
 static struct heads normed_heads(const struct transformer *t, const struct block_buffers *b, enum head_kind kind)
 {
-    const struct layer_desc *layer = layer_of(t, b);
     const bool together = t->config.desc->qk_norm == QK_NORM_PROJECTION;
-    const int64_t D = layer->head_dim, KV = layer->num_kv_heads, count = kind ? KV : t->H;
+    const int64_t D = b->layer->head_dim, KV = b->layer->num_kv_heads, count = kind ? KV : t->H;
     struct heads heads = {ROLE_Q_NORM, 0, 0, together ? 1 : count, together ? count * D : D, b->q_rstd};
     if (kind) {
         heads.weight = kind == HEADS_K ? ROLE_K_NORM : ROLE_COUNT;
-        heads.first = t->H + t->G + (kind == HEADS_V && !layer->v_is_k ? KV : 0);
+        heads.first = t->H + t->G + (kind == HEADS_V && !b->layer->v_is_k ? KV : 0);
         heads.normed = t->H + (kind == HEADS_V ? KV : 0);
         heads.rstd = kind == HEADS_K ? b->k_rstd : b->v_rstd;
     }
@@ -159,25 +153,24 @@ static bool block_norms_turn(const struct transformer *t)
 static void head_norms_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    const struct layer_desc *layer = layer_of(t, b);
-    for (int kind = HEADS_Q; kind <= (int)last_normed(t, layer); kind++) {
+    for (int kind = HEADS_Q; kind <= (int)last_normed(t, b->layer); kind++) {
         const struct heads heads = normed_heads(t, b, (enum head_kind)kind);
         struct head_norm_fwd_args args = {
             .dtype = t->dtype,
             .M = pass->M,
             .heads = heads.count,
             .D = heads.width,
-            .ld_x = transformer_width(t, layer),
-            .ld_y = block_rotated_ld(t, layer),
+            .ld_x = transformer_width(t, b->layer),
+            .ld_y = block_rotated_ld(t, b->layer),
             .eps = t->eps,
-            .y = row_at(t, b->qk, heads.normed, layer->head_dim),
-            .x = row_at(t, b->qkv, heads.first, layer->head_dim),
+            .y = row_at(t, b->qk, heads.normed, b->layer->head_dim),
+            .x = row_at(t, b->qkv, heads.first, b->layer->head_dim),
             .weight = heads_weight(t, unit, &heads),
             .weight_offset = heads_offset(t, &heads),
             .rstd = heads.rstd,
             .pairs = t->config.desc->rope_pairs,
         };
-        const struct rope_table *table = block_rope_table(t, layer, kind == HEADS_Q);
+        const struct rope_table *table = block_rope_table(t, b->layer, kind == HEADS_Q);
         if (table && kind != HEADS_V && block_norms_turn(t)) {
             args.R = table->R;
             args.positions = pass->batch.positions;
@@ -193,15 +186,14 @@ static void head_norms_backward(const struct pass *pass, const struct unit *unit
                                 void *dqkv)
 {
     const struct transformer *t = pass->transformer;
-    const struct layer_desc *layer = layer_of(t, b);
-    const int64_t W = transformer_width(t, layer), D = layer->head_dim, KV = layer->num_kv_heads;
-    for (int kind = HEADS_Q; kind <= (int)last_normed(t, layer); kind++) {
+    const int64_t W = transformer_width(t, b->layer), D = b->layer->head_dim, KV = b->layer->num_kv_heads;
+    for (int kind = HEADS_Q; kind <= (int)last_normed(t, b->layer); kind++) {
         const struct heads heads = normed_heads(t, b, (enum head_kind)kind);
         void *dx = row_at(t, dqkv, heads.first, D);
         const bool apart = t->dkv && kind;
         PASS_OP(pass, head_norm_bwd, .dtype = t->dtype, .M = pass->M, .heads = heads.count, .D = heads.width, .ld_x = W,
                 .ld_dy = apart ? 2 * KV * D : W, .ld_dx = W, .dx = dx,
-                .dres = kind == HEADS_V && layer->v_is_k ? dx : NULL,
+                .dres = kind == HEADS_V && b->layer->v_is_k ? dx : NULL,
                 .dy = apart ? row_at(t, t->dkv, heads.normed - t->H, D) : dx, .x = row_at(t, b->qkv, heads.first, D),
                 .weight = heads_weight(t, unit, &heads), .weight_offset = heads_offset(t, &heads), .rstd = heads.rstd,
                 .dweight = unit_grad(t, unit, heads.weight), .accumulate = unit->to.adds);
@@ -249,11 +241,10 @@ static void *rotated(const struct transformer *t, const struct block_buffers *b)
 static void rotated_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    const struct layer_desc *layer = layer_of(t, b);
-    const int64_t ld = block_rotated_ld(t, layer);
+    const int64_t ld = block_rotated_ld(t, b->layer);
     if (t->qk_norm) head_norms_forward(pass, unit, b);
-    void *q = rotated(t, b), *k = row_at(t, q, t->H, layer->head_dim);
-    if (!block_norms_turn(t)) rotate(pass, b, q, ld, transformer_owns_kv(t, layer) ? k : NULL, ld, false);
+    void *q = rotated(t, b), *k = row_at(t, q, t->H, b->layer->head_dim);
+    if (!block_norms_turn(t)) rotate(pass, b, q, ld, transformer_owns_kv(t, b->layer) ? k : NULL, ld, false);
 }
 
 /* The arguments of attention in a pass, without its gradients. */
@@ -265,7 +256,7 @@ static struct attention_bwd_args attention_args(const struct pass *pass, const s
     struct attention_bwd_args args = attention_bwd_sizes(t, b - t->blocks, pass->M, batch->num_seqs, batch->max_seq);
     struct attention_fwd_args *fwd = &args.fwd;
     fwd->seq_start = batch->seq_start;
-    const struct block_buffers *source = &t->blocks[layer_of(t, b)->kv_source];
+    const struct block_buffers *source = &t->blocks[b->layer->kv_source];
     const bool normed = t->config.desc->v_norm; /* v lies behind k then */
     fwd->q = rotated(t, b);
     fwd->k = row_at(t, rotated(t, source), t->H, fwd->D);
@@ -355,21 +346,20 @@ static void block_swap_heads(const struct pass *pass, const struct layer_desc *l
 /* The input of the matrix that mixes heads. */
 static void *mixed(const struct transformer *t, const struct block_buffers *b)
 {
-    return t->G && !layer_of(t, b)->delta ? b->gated : b->att;
+    return t->G && !b->layer->delta ? b->gated : b->att;
 }
 
 /* From attention_input() (M, C) to att (M, H D), and gated. */
 static void attention_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    const struct layer_desc *layer = layer_of(t, b);
-    if (layer->delta) {
+    if (b->layer->delta) {
         delta_forward(pass, unit, b, attention_input(t, b));
         return;
     }
     const int64_t parts = block_parts_of_head(t);
     linear_forward(pass, unit, LINEAR_QKV, parts > 1 ? t->wide : b->qkv, attention_input(t, b), NULL);
-    if (parts > 1) block_swap_heads(pass, layer, b->qkv, t->wide, t->H, parts);
+    if (parts > 1) block_swap_heads(pass, b->layer, b->qkv, t->wide, t->H, parts);
     rotated_forward(pass, unit, b);
     const struct attention_fwd_args args = attention_args(pass, unit, b).fwd;
     if (pass->cache)
@@ -377,9 +367,9 @@ static void attention_forward(const struct pass *pass, const struct unit *unit, 
     else
         attention_whole(pass, unit, &args);
     if (!t->G) return;
-    PASS_OP(pass, gate_fwd, .dtype = t->dtype, .M = pass->M, .C = t->H * layer->head_dim,
-            .ld_gate = transformer_width(t, layer), .y = b->gated, .x = b->att,
-            .gate = row_at(t, b->qkv, t->H, layer->head_dim));
+    PASS_OP(pass, gate_fwd, .dtype = t->dtype, .M = pass->M, .C = t->H * b->layer->head_dim,
+            .ld_gate = transformer_width(t, b->layer), .y = b->gated, .x = b->att,
+            .gate = row_at(t, b->qkv, t->H, b->layer->head_dim));
 }
 
 /* Adds dkv to what other layers that read these keys and values, all after their own, have left; in that one dkv
@@ -387,7 +377,7 @@ static void attention_forward(const struct pass *pass, const struct unit *unit, 
 static void block_share_gradient(const struct pass *pass, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    const struct layer_desc *layers = t->config.desc->layers, *layer = layer_of(t, b);
+    const struct layer_desc *layers = t->config.desc->layers, *layer = b->layer;
     const struct block_buffers *source = &t->blocks[layer->kv_source];
     if (!source->dkv) return;
     bool first = true;
@@ -405,9 +395,8 @@ static const void *attention_backward(const struct pass *pass, const struct unit
                                       void *datt, void *dqkv)
 {
     const struct transformer *t = pass->transformer;
-    const struct layer_desc *layer = layer_of(t, b);
-    const int64_t W = transformer_width(t, layer), D = layer->head_dim, KV = layer->num_kv_heads;
-    if (layer->delta) {
+    const int64_t W = transformer_width(t, b->layer), D = b->layer->head_dim, KV = b->layer->num_kv_heads;
+    if (b->layer->delta) {
         delta_backward(pass, unit, b, datt, dqkv);
         return dqkv;
     }
@@ -422,11 +411,11 @@ static const void *attention_backward(const struct pass *pass, const struct unit
     sinks_backward(pass, unit, &args);
     t->device->ops->attention_bwd(pass->stream, &args);
     if (t->dkv) block_share_gradient(pass, b);
-    rotate(pass, b, dqkv, W, transformer_owns_kv(t, layer) ? args.dk : NULL, args.ld_dk, true);
+    rotate(pass, b, dqkv, W, transformer_owns_kv(t, b->layer) ? args.dk : NULL, args.ld_dk, true);
     if (t->qk_norm) head_norms_backward(pass, unit, b, dqkv);
     const int64_t parts = block_parts_of_head(t);
     if (parts == 1) return dqkv;
-    block_swap_heads(pass, layer, b->qkv, dqkv, parts, t->H);
+    block_swap_heads(pass, b->layer, b->qkv, dqkv, parts, t->H);
     return b->qkv;
 }
 
@@ -434,11 +423,11 @@ static const void *attention_backward(const struct pass *pass, const struct unit
 static void gated_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    if (layer_of(t, b)->sparse) {
+    if (b->layer->sparse) {
         experts_again(pass, unit, b);
         return;
     }
-    PASS_OP(pass, swiglu_fwd, .dtype = t->dtype, .M = pass->M, .F = layer_of(t, b)->intermediate_size, .h = b->hidden,
+    PASS_OP(pass, swiglu_fwd, .dtype = t->dtype, .M = pass->M, .F = b->layer->intermediate_size, .h = b->hidden,
             .gate_up = b->inner, .gelu = t->config.desc->mlp == MLP_GEGLU);
 }
 
@@ -446,7 +435,7 @@ static void gated_forward(const struct pass *pass, const struct unit *unit, cons
 static void mlp_forward(const struct pass *pass, const struct unit *unit, const struct block_buffers *b)
 {
     const struct transformer *t = pass->transformer;
-    if (layer_of(t, b)->sparse) {
+    if (b->layer->sparse) {
         experts_forward(pass, unit, b, mlp_input(t, b));
         return;
     }
@@ -462,7 +451,7 @@ static void mlp_backward(const struct pass *pass, const struct unit *unit, const
                          const void *dy, void *dx)
 {
     const struct transformer *t = pass->transformer;
-    if (layer_of(t, b)->sparse) {
+    if (b->layer->sparse) {
         experts_backward(pass, unit, b, dy, dx, mlp_input(t, b));
         return;
     }
@@ -473,7 +462,7 @@ static void mlp_backward(const struct pass *pass, const struct unit *unit, const
 /* From hidden to y (M, C), what the MLP gives. */
 static void mlp_output(const struct pass *pass, const struct unit *unit, const struct block_buffers *b, void *y)
 {
-    if (layer_of(pass->transformer, b)->sparse)
+    if (b->layer->sparse)
         experts_combine(pass, unit, b, y);
     else
         linear_forward(pass, unit, LINEAR_DOWN, y, b->hidden, NULL);
@@ -486,7 +475,7 @@ static void block_inside(const struct pass *pass, const struct unit *unit, const
     if (t->parallel && t->second_norm) norm_forward(pass, unit, second_norm(t, b), NULL, NULL);
     attention_forward(pass, unit, b);
     const bool alone = t->norms_after && !t->post_norm; /* the norm is of what attention adds */
-    linear_forward(pass, unit, transformer_mixes(layer_of(t, b)), alone ? b->out1 : t->delta, mixed(t, b), NULL);
+    linear_forward(pass, unit, transformer_mixes(b->layer), alone ? b->out1 : t->delta, mixed(t, b), NULL);
     if (alone) norm_forward(pass, unit, first_post_norm(t, b), NULL, NULL);
     drop(pass, DROPOUT_ATTENTION_OUTPUT, unit->index, t->delta, t->delta);
     if (t->post_norm)
@@ -535,7 +524,7 @@ static void compute_again(const struct pass *pass, const struct unit *unit, cons
     }
     if (policy >= RECOMPUTE_ATTENTION)
         attention_forward(pass, unit, b);
-    else if (t->qk_norm && !layer_of(t, b)->delta)
+    else if (t->qk_norm && !b->layer->delta)
         rotated_forward(pass, unit, b);
     if (t->second_norm) norm_forward(pass, unit, second_norm(t, b), NULL, NULL);
     if (policy >= RECOMPUTE_MLP && !transformer_gates(t)) /* a GELU is a part of its product */
@@ -698,10 +687,10 @@ static void block_whole_backward(const struct pass *pass, const struct unit *uni
     if (t->I) layer_input_backward(pass, unit, b);
     block_mlp_backward(pass, unit, b);
     const void *dout = block_gradient(pass, unit, first_post_norm(t, b), LINEAR_O, t->wide);
-    linear_backward(pass, unit, transformer_mixes(layer_of(t, b)), t->delta, dout, mixed(t, b), NULL);
+    linear_backward(pass, unit, transformer_mixes(b->layer), t->delta, dout, mixed(t, b), NULL);
     const void *dqkv = attention_backward(pass, unit, b, t->delta, t->wide);
     const bool ends = block_ends_backward(t, unit);
-    linear_backward(pass, unit, layer_of(t, b)->delta ? LINEAR_DELTA_IN : LINEAR_QKV, ends ? NULL : t->delta, dqkv,
+    linear_backward(pass, unit, b->layer->delta ? LINEAR_DELTA_IN : LINEAR_QKV, ends ? NULL : t->delta, dqkv,
                     attention_input(t, b), NULL);
     if (!ends) block_start_backward(pass, unit, b);
 }

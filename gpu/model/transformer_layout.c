@@ -177,9 +177,9 @@ static void layout_routers(struct transformer *t, struct arena *arena)
 
 /* Takes the memory of the buffers that are computed again from `policy` on, and not below it. */
 static void layout_group(const struct transformer *t, struct arena *arena, enum recompute policy,
-                         const struct layer_desc *layer, struct block_buffers *b)
+                         struct block_buffers *b)
 {
-    const struct layer_widths widths = layout_widths(t, layer);
+    const struct layer_widths widths = layout_widths(t, b->layer);
     const int64_t M = t->config.batch.max_tokens; /* rows; of what a model does not have, 0: NULL */
     const int64_t before = t->norms_before ? M : 0, second = t->second_norm ? M : 0, after = t->norms_after ? M : 0,
                   input = t->I ? M : 0;
@@ -250,19 +250,20 @@ static void layout_blocks(struct transformer *t, struct arena *arena)
     struct block_buffers shared = {0};
     if (t->parallel) shared.res2 = take_dt(t, arena, t->config.batch.max_tokens, t->C);
     for (int group = RECOMPUTE_NORMS; group <= (int)shared_up_to; group++)
-        layout_group(t, arena, (enum recompute)group, NULL, &shared);
+        layout_group(t, arena, (enum recompute)group, &shared);
     shared.res1 = shared.res2;
     if (t->post_norm && !t->config.training) /* a norm may not write over its input */
         shared.res1 = take_dt(t, arena, t->config.batch.max_tokens, t->C);
     for (int64_t l = 0; l < t->L; l++) {
         struct block_buffers *b = &t->blocks[l];
         *b = shared;
+        b->layer = &t->config.desc->layers[l];
         if (t->config.training && verbs && l >= verbs->buffers)
             b->res1 = t->blocks[l - verbs->buffers].res1;
         else if (t->config.training)
             b->res1 = take_dt(t, arena, t->config.batch.max_tokens, t->C);
         for (int group = (int)shared_up_to + 1; group < RECOMPUTE_COUNT; group++)
-            layout_group(t, arena, (enum recompute)group, &t->config.desc->layers[l], b);
+            layout_group(t, arena, (enum recompute)group, b);
         layout_shared_keys(t, arena, l, shared_up_to < RECOMPUTE_NORMS);
     }
 }
@@ -340,8 +341,7 @@ static size_t place_inputs(const struct transformer *t, char *memory)
 {
     size_t used = 0;
     const size_t M = (size_t)t->config.batch.max_tokens, ids = M * sizeof(int32_t);
-    for (int i = 0; i < t->num_inputs; i++) {
-        struct input *input = &t->inputs[i];
+    for (struct input *input = t->inputs; input < t->inputs + t->num_inputs; input++) {
         input->tokens = place_array(memory, &used, ids);
         input->targets = place_array(memory, &used, ids);
         input->positions = place_array(memory, &used, ids);

@@ -157,8 +157,7 @@ void transformer_op_limits(const struct transformer *t, struct op_limits *limits
         .backward = config->training,
         .max_expert_rows = config->batch.max_tokens * config->desc->experts.per_token * transformer_expert_ranks(t),
     };
-    for (int64_t i = 0; i < t->L; i++) {
-        const struct layer_desc *layer = &config->desc->layers[i];
+    for (const struct layer_desc *layer = config->desc->layers; layer < config->desc->layers + t->L; layer++) {
         limits->F = max64(limits->F, max64(layer->intermediate_size, config->desc->experts.inner_size));
         limits->KV = max64(limits->KV, layer->num_kv_heads);
         limits->D = max64(limits->D, layer->head_dim);

@@ -65,6 +65,7 @@ enum { VOCABULARY_ALIGN = 128 };
 
 /* The activations that a block's backward reads, in the arena; blocks share those that are computed again. */
 struct block_buffers {
+    const struct layer_desc *layer;
     void *res1;           /* dt (M, C) residual stream at the block's input, the input of norm1 */
     void *norm1;          /* dt (M, C); with norms_before, as mean, rstd; else NULL */
     float *mean1, *rstd1; /* (M); mean: LayerNorm only, else NULL */

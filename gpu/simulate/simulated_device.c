@@ -93,8 +93,7 @@ static void simulated_run_estimate(struct stream *stream, const struct op_estima
         keep_estimate(d->capturing, estimate);
         return;
     }
-    for (int i = 0; i < estimate->count; i++) {
-        const struct op_part *part = &estimate->parts[i];
+    for (const struct op_part *part = estimate->parts; part < estimate->parts + estimate->count; part++) {
         const double gaps = gpu_assumes(&d->settings, ASSUME_NO_GAPS) ? 0 : part->launches * gap_seconds;
         if (s->kind == STREAM_COMPUTE) { /* else a wait counts what is not hidden */
             count_time(d, part->kind, part->launches, part->ceiling, part->expected);
