@@ -370,9 +370,10 @@ bool adapter_experts_input(const struct pass *pass, const struct unit *unit, enu
 static void adapter_look_up(const struct pass *pass, const struct unit *unit, const struct tensor_info *a)
 {
     const struct transformer *t = pass->transformer;
-    const struct embedding_fwd_args args = embedding_fwd_args(
-        pass, a->shape[1], t->lora_xa, adapter_param(pass, unit, a), t->embedding_scale * (float)a->lora_scale);
-    if (!pass->announces) t->device->ops->embedding_fwd(pass->stream, &args);
+    if (!pass->announces)
+        PASS_OP(pass, embedding_fwd, .dtype = t->dtype, .M = pass->M, .C = a->shape[1], .out = t->lora_xa,
+                .tokens = pass->batch.tokens, .positions = pass->batch.positions, .wte = adapter_param(pass, unit, a),
+                .scale = t->embedding_scale * (float)a->lora_scale);
 }
 
 void adapter_embed(const struct pass *pass, const struct unit *unit, void *out)
@@ -389,16 +390,19 @@ void adapter_embed(const struct pass *pass, const struct unit *unit, void *out)
 void adapter_embed_backward(const struct pass *pass, const struct unit *unit, const void *dout)
 {
     const struct transformer *t = pass->transformer;
+    const struct model_desc *desc = t->config.desc;
     const struct tensor_info *a = t->embedding_adapter.a, *b = t->embedding_adapter.b;
     if (!a) return;
     adapter_look_up(pass, unit, a);
     const struct linear_bwd_weight_args weight = lora_bwd_weight(pass, unit, b, 0, pass->M, dout, t->lora_xa);
     const struct linear_bwd_input_args input = lora_bwd_input(pass, unit, b, pass->M, t->lora_dxa, dout);
-    const struct embedding_bwd_args rows = embedding_bwd_args(pass, unit, a->shape[1], adapter_grad(unit, a),
-                                                              t->lora_dxa, t->embedding_scale * (float)a->lora_scale);
     PASS_PRODUCT(pass, bwd_weight, &weight);
     PASS_PRODUCT(pass, bwd_input, &input);
-    if (!pass->announces) t->device->ops->embedding_bwd(pass->stream, &rows);
+    if (!pass->announces)
+        PASS_OP(pass, embedding_bwd, .dtype = t->dtype, .M = pass->M, .C = a->shape[1], .V = t->V,
+                .P = desc->max_positions, .dwte = adapter_grad(unit, a), .accumulate_wte = unit->to.adds,
+                .dout = t->lora_dxa, .tokens = pass->batch.tokens, .positions = pass->batch.positions,
+                .scale = t->embedding_scale * (float)a->lora_scale, .padding = model_desc_untrained_token(desc));
 }
 
 /* ---- memory -------------------------------------------------------------- */

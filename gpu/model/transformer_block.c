@@ -155,29 +155,15 @@ static void head_norms_forward(const struct pass *pass, const struct unit *unit,
     const struct transformer *t = pass->transformer;
     for (int kind = HEADS_Q; kind <= (int)last_normed(t, b->layer); kind++) {
         const struct heads heads = normed_heads(t, b, (enum head_kind)kind);
-        struct head_norm_fwd_args args = {
-            .dtype = t->dtype,
-            .M = pass->M,
-            .heads = heads.count,
-            .D = heads.width,
-            .ld_x = transformer_width(t, b->layer),
-            .ld_y = block_rotated_ld(t, b->layer),
-            .eps = t->eps,
-            .y = row_at(t, b->qk, heads.normed, b->layer->head_dim),
-            .x = row_at(t, b->qkv, heads.first, b->layer->head_dim),
-            .weight = heads_weight(t, unit, &heads),
-            .weight_offset = heads_offset(t, &heads),
-            .rstd = heads.rstd,
-            .pairs = t->config.desc->rope_pairs,
-        };
         const struct rope_table *table = block_rope_table(t, b->layer, kind == HEADS_Q);
-        if (table && kind != HEADS_V && block_norms_turn(t)) {
-            args.R = table->R;
-            args.positions = pass->batch.positions;
-            args.cos_table = table->cosines;
-            args.sin_table = table->sines;
-        }
-        t->device->ops->head_norm_fwd(pass->stream, &args);
+        const bool turns = table && kind != HEADS_V && block_norms_turn(t);
+        PASS_OP(pass, head_norm_fwd, .dtype = t->dtype, .M = pass->M, .heads = heads.count, .D = heads.width,
+                .ld_x = transformer_width(t, b->layer), .ld_y = block_rotated_ld(t, b->layer), .eps = t->eps,
+                .y = row_at(t, b->qk, heads.normed, b->layer->head_dim),
+                .x = row_at(t, b->qkv, heads.first, b->layer->head_dim), .weight = heads_weight(t, unit, &heads),
+                .weight_offset = heads_offset(t, &heads), .rstd = heads.rstd, .pairs = t->config.desc->rope_pairs,
+                .R = turns ? table->R : 0, .positions = turns ? pass->batch.positions : NULL,
+                .cos_table = turns ? table->cosines : NULL, .sin_table = turns ? table->sines : NULL);
     }
 }
 
@@ -298,32 +284,12 @@ static void cached_attention(const struct pass *pass, const struct unit *unit, i
     const struct kv_cache *cache = pass->cache;
     const int64_t source = t->config.desc->layers[block].kv_source; /* whose (KV, capacity, D) they are */
     const int64_t first = transformer_keys_before(t, source) * cache->capacity;
-    struct attention_decode_args decode = {.dtype = a->dtype,
-                                           .M = a->M,
-                                           .H = a->H,
-                                           .KV = a->KV,
-                                           .D = a->D,
-                                           .ld_q = a->ld_q,
-                                           .ld_k = a->ld_k,
-                                           .ld_v = a->ld_v,
-                                           .ld_o = a->ld_o,
-                                           .scale = a->scale,
-                                           .softcap = a->softcap,
-                                           .window = a->window,
-                                           .start = cache->held,
-                                           .capacity = cache->capacity,
-                                           .k = a->k,
-                                           .v = a->v,
-                                           .k_cache = row_at(t, cache->keys, first, 1),
-                                           .v_cache = row_at(t, cache->values, first, 1),
-                                           .sinks = unit_param(t, unit, ROLE_SINKS)};
-    if (cache->held == 0) {
-        attention_whole(pass, unit, a);
-    } else {
-        decode.q = a->q;
-        decode.out = a->out;
-    }
-    t->device->ops->attention_decode(pass->stream, &decode);
+    if (cache->held == 0) attention_whole(pass, unit, a);
+    PASS_OP(pass, attention_decode, .dtype = a->dtype, .M = a->M, .H = a->H, .KV = a->KV, .D = a->D, .ld_q = a->ld_q,
+            .ld_k = a->ld_k, .ld_v = a->ld_v, .ld_o = a->ld_o, .scale = a->scale, .softcap = a->softcap,
+            .window = a->window, .start = cache->held, .capacity = cache->capacity, .q = cache->held ? a->q : NULL,
+            .out = cache->held ? a->out : NULL, .k = a->k, .v = a->v, .k_cache = row_at(t, cache->keys, first, 1),
+            .v_cache = row_at(t, cache->values, first, 1), .sinks = unit_param(t, unit, ROLE_SINKS));
 }
 
 /* What of a head's lies side by side in the matrix of q: q, k and v; or q and its gate. Else 1. */

@@ -15,13 +15,12 @@ enum status embedding_forward(const struct pass *pass, enum param_pass kind)
     struct unit unit;
     TRY(unit_acquire(pass, &unit, 0, kind));
     if (pass->M > 0) {
-        struct embedding_fwd_args args = embedding_fwd_args(pass, t->C, t->embedded ? t->embedded : t->blocks[0].res1,
-                                                            unit_param(t, &unit, ROLE_WTE), t->embedding_scale);
-        args.wpe = unit_param(t, &unit, ROLE_WPE);
-        args.types = pass->batch.types;
-        args.wse = unit_param(t, &unit, ROLE_WSE);
-        t->device->ops->embedding_fwd(pass->stream, &args);
-        adapter_embed(pass, &unit, args.out);
+        void *out = t->embedded ? t->embedded : t->blocks[0].res1;
+        PASS_OP(pass, embedding_fwd, .dtype = t->dtype, .M = pass->M, .C = t->C, .out = out,
+                .tokens = pass->batch.tokens, .positions = pass->batch.positions, .types = pass->batch.types,
+                .wte = unit_param(t, &unit, ROLE_WTE), .wpe = unit_param(t, &unit, ROLE_WPE),
+                .wse = unit_param(t, &unit, ROLE_WSE), .scale = t->embedding_scale);
+        adapter_embed(pass, &unit, out);
         if (t->embedded) norm_forward(pass, &unit, embedding_norm(t), NULL, NULL);
         if (t->embedding_norm_weight) /* for backward */
             PASS_OP(pass, cast, t->dtype, t->dtype, t->C, t->embedding_norm_weight,
@@ -36,6 +35,7 @@ enum status embedding_forward(const struct pass *pass, enum param_pass kind)
 enum status embedding_backward(const struct pass *pass)
 {
     const struct transformer *t = pass->transformer;
+    const struct model_desc *desc = t->config.desc;
     struct unit unit = {.index = 0, .kind = PASS_BACKWARD};
     const bool acquires = t->embedding_adapter.a || t->I;
     if (acquires) TRY(unit_acquire(pass, &unit, 0, PASS_BACKWARD));
@@ -47,15 +47,12 @@ enum status embedding_backward(const struct pass *pass)
             norm_backward(pass, &unit, embedding_norm(t), t->dbranch, dout, NULL, (struct row_sums){0});
             dout = t->dbranch;
         }
-        struct embedding_bwd_args args =
-            embedding_bwd_args(pass, &unit, t->C, unit_grad(t, &unit, ROLE_WTE), dout, t->embedding_scale);
-        args.dwpe = unit_grad(t, &unit, ROLE_WPE);
-        args.accumulate_wte = unit.to.adds || t->config.desc->tied;
-        args.S = t->config.desc->num_types;
-        args.types = pass->batch.types;
-        args.dwse = unit_grad(t, &unit, ROLE_WSE);
-        args.accumulate_wpe = args.accumulate_wse = unit.to.adds;
-        t->device->ops->embedding_bwd(pass->stream, &args);
+        PASS_OP(pass, embedding_bwd, .dtype = t->dtype, .M = pass->M, .C = t->C, .V = t->V, .P = desc->max_positions,
+                .S = desc->num_types, .dwte = unit_grad(t, &unit, ROLE_WTE), .dwpe = unit_grad(t, &unit, ROLE_WPE),
+                .dwse = unit_grad(t, &unit, ROLE_WSE), .accumulate_wte = unit.to.adds || desc->tied,
+                .accumulate_wpe = unit.to.adds, .accumulate_wse = unit.to.adds, .dout = dout,
+                .tokens = pass->batch.tokens, .positions = pass->batch.positions, .types = pass->batch.types,
+                .scale = t->embedding_scale, .padding = model_desc_untrained_token(desc));
         adapter_embed_backward(pass, &unit, dout);
     }
     if (acquires) unit_release(pass, &unit);

@@ -35,9 +35,9 @@ void layer_inputs_forward(const struct pass *pass, const struct unit *unit)
             .ld_y = width, .eps = t->eps * (float)t->C, .y = t->layer_in, .x = t->projected,
             .weight = unit_param(t, unit, ROLE_LAYER_IN_NORM), .weight_offset = (float)t->config.desc->norm_offset,
             .rstd = t->projected_rstd);
-    const struct embedding_fwd_args embedding =
-        embedding_fwd_args(pass, width, t->wide, unit_param(t, unit, ROLE_LAYER_WTE), inputs_scale(t));
-    t->device->ops->embedding_fwd(pass->stream, &embedding);
+    PASS_OP(pass, embedding_fwd, .dtype = t->dtype, .M = pass->M, .C = width, .out = t->wide,
+            .tokens = pass->batch.tokens, .positions = pass->batch.positions,
+            .wte = unit_param(t, unit, ROLE_LAYER_WTE), .scale = inputs_scale(t));
     PASS_OP(pass, add, .dtype = t->dtype, .n = pass->M * width, .y = t->layer_in, .a = t->layer_in, .b = t->wide);
     inputs_halve(pass);
 }
@@ -47,10 +47,11 @@ void layer_inputs_backward(const struct pass *pass, const struct unit *unit)
     const struct transformer *t = pass->transformer;
     const int64_t width = t->L * t->I;
     inputs_halve(pass);
-    struct embedding_bwd_args embedding =
-        embedding_bwd_args(pass, unit, width, unit_grad(t, unit, ROLE_LAYER_WTE), t->layer_in, inputs_scale(t));
-    embedding.V = t->config.desc->layer_vocab;
-    t->device->ops->embedding_bwd(pass->stream, &embedding);
+    PASS_OP(pass, embedding_bwd, .dtype = t->dtype, .M = pass->M, .C = width, .V = t->config.desc->layer_vocab,
+            .P = t->config.desc->max_positions, .dwte = unit_grad(t, unit, ROLE_LAYER_WTE),
+            .accumulate_wte = unit->to.adds, .dout = t->layer_in, .tokens = pass->batch.tokens,
+            .positions = pass->batch.positions, .scale = inputs_scale(t),
+            .padding = model_desc_untrained_token(t->config.desc));
     PASS_OP(pass, head_norm_bwd, .dtype = t->dtype, .M = pass->M, .heads = t->L, .D = t->I, .ld_x = width,
             .ld_dy = width, .ld_dx = width, .dx = t->layer_in, .dy = t->layer_in, .x = t->projected,
             .weight = unit_param(t, unit, ROLE_LAYER_IN_NORM), .weight_offset = (float)t->config.desc->norm_offset,

@@ -53,34 +53,3 @@ void *unit_matrix_grad(const struct transformer *t, const struct unit *unit, enu
     if (!unit->to.matrix_sums[0] || tensor->frozen) return unit_grad(t, unit, role);
     return (char *)unit->to.matrix_sums[role_part(role)] + (size_t)tensor->offset * dtype_size(DTYPE_BF16);
 }
-
-struct embedding_fwd_args embedding_fwd_args(const struct pass *pass, int64_t C, void *out, const void *table,
-                                             float scale)
-{
-    return (struct embedding_fwd_args){.dtype = pass->transformer->dtype,
-                                       .M = pass->M,
-                                       .C = C,
-                                       .out = out,
-                                       .tokens = pass->batch.tokens,
-                                       .positions = pass->batch.positions,
-                                       .wte = table,
-                                       .scale = scale};
-}
-
-struct embedding_bwd_args embedding_bwd_args(const struct pass *pass, const struct unit *unit, int64_t C,
-                                             float *gradient, const void *dout, float scale)
-{
-    const struct model_desc *desc = pass->transformer->config.desc;
-    return (struct embedding_bwd_args){.dtype = pass->transformer->dtype,
-                                       .M = pass->M,
-                                       .C = C,
-                                       .V = pass->transformer->V,
-                                       .P = desc->max_positions,
-                                       .dwte = gradient,
-                                       .accumulate_wte = unit->to.adds,
-                                       .dout = dout,
-                                       .tokens = pass->batch.tokens,
-                                       .positions = pass->batch.positions,
-                                       .scale = scale,
-                                       .padding = model_desc_untrained_token(desc)};
-}

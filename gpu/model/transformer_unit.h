@@ -59,12 +59,6 @@ void *unit_matrix_grad(const struct transformer *t, const struct unit *unit, enu
 
 /* ---- unit 0: embedding (transformer_embedding.c) ------------------------- */
 
-/* The arguments of a look-up of the pass's tokens in a table of rows of C, without positions and types. */
-struct embedding_fwd_args embedding_fwd_args(const struct pass *pass, int64_t C, void *out, const void *table,
-                                             float scale);
-struct embedding_bwd_args embedding_bwd_args(const struct pass *pass, const struct unit *unit, int64_t C,
-                                             float *gradient, const void *dout, float scale);
-
 /* Writes block 0's res1. */
 enum status embedding_forward(const struct pass *pass, enum param_pass kind);
 
