@@ -48,8 +48,7 @@ static size_t write_raw_frame(const uint8_t *content, size_t bytes, uint8_t *out
 
 struct rankfile_writer {
     char *path; /* owned */
-    int fd;
-    int level;
+    int fd, level;
     struct rankfile_shape shape; /* its arrays are borrowed */
     int64_t num_frames, done;    /* frames in all, and written */
     struct rank_index *index;    /* owned */

@@ -112,8 +112,7 @@ static enum status network_gather(const struct data_op *op, int sends)
 {
     struct comm *comm = op->comm;
     const struct topology *t = &comm->topology;
-    const size_t bytes = op->count * dtype_size(op->dtype);
-    const size_t half = CONTROL_STAGING_BYTES / 2;
+    const size_t bytes = op->count * dtype_size(op->dtype), half = CONTROL_STAGING_BYTES / 2;
     const bool direct = t->local_world == 1;
     size_t piece = direct ? bytes : half / (size_t)t->most_carried;
     if (!direct && piece > 64) piece = piece / 64 * 64;

@@ -40,8 +40,7 @@ enum status safetensors_prefix(const uint8_t prefix[SAFETENSORS_PREFIX], int64_t
 static enum status parse_entry(const json_t *value, int64_t header_end, int64_t data_bytes, const char *where,
                                struct safetensors_entry *entry, struct error *err)
 {
-    const char *name = entry->name;
-    const char *dtype = json_string_value(json_object_get(value, "dtype"));
+    const char *name = entry->name, *dtype = json_string_value(json_object_get(value, "dtype"));
     const json_t *shape = json_object_get(value, "shape"), *offsets = json_object_get(value, "data_offsets");
     if (!dtype || !json_is_array(shape) || !json_is_array(offsets) || json_array_size(offsets) != 2)
         return error_set(err, STATUS_DATA,

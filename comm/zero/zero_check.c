@@ -78,8 +78,7 @@ static enum status check_hash_tensor(struct zero *z, int array, int unit, const 
 {
     const struct zero_kept kept = zero_kept_of(z, array, unit);
     const struct zero_words words = zero_tensor_words(z, tensor);
-    const int64_t from = max64(words.first, kept.first);
-    const int64_t count = min64(words.first + words.count, kept.end) - from;
+    const int64_t from = max64(words.first, kept.first), count = min64(words.first + words.count, kept.end) - from;
     *hash = 0;
     if (count <= 0) return STATUS_OK;
     z->check->bytes += count * (int64_t)dtype_size(kept.dtype);

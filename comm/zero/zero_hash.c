@@ -49,8 +49,7 @@ struct zero_kept zero_kept_of(const struct zero *z, int array, int unit)
     if (!params && state == STATE_MASTER && zero_one_copy(z) && (!offloaded || zero_master_is_params(z)))
         return nothing;
     const bool whole = params ? z->params_whole : !offloaded && z->state_whole[state];
-    const int64_t own = zero_own(z, unit);
-    const int64_t first = zero_first(z, unit);
+    const int64_t own = zero_own(z, unit), first = zero_first(z, unit);
     return (struct zero_kept){.first = whole ? first : own,
                               .end = whole ? first + zero_padded(z, unit) : own + z->config.layout->slice[unit],
                               .in_host = params ? zero_offloads_params(z) : offloaded,

@@ -45,8 +45,7 @@ void zero_muon_layout(struct zero *z, struct arena *local, struct arena *shared)
         const int64_t *shape = &tensor->shape[tensor->ndim > 2];
         side = tensor_is_matrix(tensor) ? max64(min64(shape[0], shape[1]), side) : side;
     }
-    const size_t padded = (size_t)z->muon.room;
-    const size_t halves = sizeof *z->muon.updates, square = (size_t)(side * side);
+    const size_t padded = (size_t)z->muon.room, halves = sizeof *z->muon.updates, square = (size_t)(side * side);
     z->muon.updates = zero_parallel(z) ? arena_take(shared, MEM_COMM, 2 * padded * halves)
                                        : arena_take(local, MEM_WORKSPACE, padded * halves);
     scratch->product = arena_take(local, MEM_WORKSPACE, (size_t)largest * sizeof *scratch->product);

@@ -69,11 +69,9 @@ static enum status test_grads_ready(void *self, int unit, struct stream *stream,
 
 static enum status self_test_step_describe(struct small_model *s, struct error *err)
 {
-    json_t *config = json_pack("{s:s, s:i, s:i, s:i, s:i, s:i}", "model_type", "gpt2", "n_embd", 64, "n_layer", 2,
-                               "n_head", 4, "n_positions", LENGTH, "vocab_size", VOCABULARY);
-    enum status status = model_desc_from_spec(config, &s->desc, err);
-    json_decref(config);
-    TRY(status);
+    json_auto_t *config = json_pack("{s:s, s:i, s:i, s:i, s:i, s:i}", "model_type", "gpt2", "n_embd", 64, "n_layer", 2,
+                                    "n_head", 4, "n_positions", LENGTH, "vocab_size", VOCABULARY);
+    TRY(model_desc_from_spec(config, &s->desc, err));
     tensor_table_build(&s->desc, &s->table);
     ASSERT(s->table.num_units <= MAX_UNITS);
     for (int u = 0; u < s->table.num_units; u++) {

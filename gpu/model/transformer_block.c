@@ -303,8 +303,7 @@ static void block_swap_heads(const struct pass *pass, const struct layer_desc *l
                              int64_t outer, int64_t inner)
 {
     const struct transformer *t = pass->transformer;
-    const int64_t D = layer->head_dim;
-    const int64_t rest = transformer_width(t, layer) - outer * inner * D;
+    const int64_t D = layer->head_dim, rest = transformer_width(t, layer) - outer * inner * D;
     PASS_OP(pass, swap_heads, .dtype = t->dtype, .M = pass->M, .outer = outer, .inner = inner, .D = D, .rest = rest,
             .y = y, .x = x);
 }

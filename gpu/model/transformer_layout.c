@@ -400,8 +400,7 @@ void transformer_layout(struct transformer *t, struct arena *arena)
     layout_routers(t, arena);
     adapter_layout(t, arena);
 
-    const struct rope_desc *rope = &config->desc->rope;
-    const struct rope_desc *local = &config->desc->local_rope;
+    const struct rope_desc *rope = &config->desc->rope, *local = &config->desc->local_rope;
     t->rope = take_rope_table(t, arena, rope, rope->kind != ROPE_NONE);
     t->local_rope = take_rope_table(t, arena, local, local->kind != ROPE_NONE);
     t->query_rope =

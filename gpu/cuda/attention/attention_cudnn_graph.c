@@ -259,8 +259,7 @@ static struct cudnn_tensor keep_where(struct builder *b, const struct cudnn_tens
 static struct cudnn_tensor masked_after_end(struct builder *b, struct cudnn_tensor scores)
 {
     if (!b->s->ragged) return scores;
-    struct cudnn_tensor row = cudnn_index(b->g, &scores, 2);
-    struct cudnn_tensor column = cudnn_index(b->g, &scores, 3);
+    struct cudnn_tensor row = cudnn_index(b->g, &scores, 2), column = cudnn_index(b->g, &scores, 3);
     row = cudnn_pointwise(b->g, CUDNN_POINTWISE_CMP_LT, &row, &b->lengths, NULL);
     column = cudnn_pointwise(b->g, CUDNN_POINTWISE_CMP_LT, &column, &b->lengths, NULL);
     struct cudnn_tensor mask = cudnn_pointwise(b->g, CUDNN_POINTWISE_LOGICAL_AND, &row, &column, NULL);
@@ -272,8 +271,7 @@ static struct cudnn_tensor masked_after_query(struct builder *b, struct cudnn_te
 {
     const struct attention_shape *s = b->s;
     if (s->bidirectional) return scores;
-    struct cudnn_tensor row = cudnn_index(b->g, &scores, 2);
-    struct cudnn_tensor column = cudnn_index(b->g, &scores, 3);
+    struct cudnn_tensor row = cudnn_index(b->g, &scores, 2), column = cudnn_index(b->g, &scores, 3);
     struct cudnn_tensor mask = cudnn_pointwise(b->g, CUDNN_POINTWISE_CMP_GE, &row, &column, NULL);
     scores = keep_where(b, &scores, &mask);
     if (s->window <= 0 || s->window >= s->T) return scores;
@@ -321,10 +319,8 @@ static void attention_graph_fwd(struct builder *b)
 {
     const struct attention_shape *s = b->s;
     struct cudnn_graph *g = b->g;
-    struct cudnn_tensor q = rows(b, ATTENTION_Q, s->H, s->ld_q);
-    struct cudnn_tensor k = columns(b, ATTENTION_K, s->KV, s->ld_k);
-    struct cudnn_tensor v = rows(b, ATTENTION_V, s->KV, s->ld_v);
-    struct cudnn_tensor out = rows(b, ATTENTION_OUT, s->H, s->ld_o);
+    struct cudnn_tensor q = rows(b, ATTENTION_Q, s->H, s->ld_q), k = columns(b, ATTENTION_K, s->KV, s->ld_k);
+    struct cudnn_tensor v = rows(b, ATTENTION_V, s->KV, s->ld_v), out = rows(b, ATTENTION_OUT, s->H, s->ld_o);
     struct cudnn_tensor lse = log_sums(b);
     struct cudnn_tensor scale = cudnn_scalar(g, (float)s->scale);
 
@@ -363,15 +359,11 @@ static void attention_graph_bwd(struct builder *b)
 {
     const struct attention_shape *s = b->s;
     struct cudnn_graph *g = b->g;
-    struct cudnn_tensor q = rows(b, ATTENTION_Q, s->H, s->ld_q);
-    struct cudnn_tensor k = columns(b, ATTENTION_K, s->KV, s->ld_k);
-    struct cudnn_tensor v = columns(b, ATTENTION_V, s->KV, s->ld_v);
-    struct cudnn_tensor out = rows(b, ATTENTION_OUT, s->H, s->ld_o);
-    struct cudnn_tensor dout = rows(b, ATTENTION_DOUT, s->H, s->ld_o);
-    struct cudnn_tensor lse = log_sums(b);
+    struct cudnn_tensor q = rows(b, ATTENTION_Q, s->H, s->ld_q), k = columns(b, ATTENTION_K, s->KV, s->ld_k);
+    struct cudnn_tensor v = columns(b, ATTENTION_V, s->KV, s->ld_v), out = rows(b, ATTENTION_OUT, s->H, s->ld_o);
+    struct cudnn_tensor dout = rows(b, ATTENTION_DOUT, s->H, s->ld_o), lse = log_sums(b);
     struct cudnn_tensor delta = row_values(b, ATTENTION_DELTA, 1);
-    struct cudnn_tensor dk = rows(b, ATTENTION_DK, s->KV, s->ld_dk);
-    struct cudnn_tensor dv = rows(b, ATTENTION_DV, s->KV, s->ld_dv);
+    struct cudnn_tensor dk = rows(b, ATTENTION_DK, s->KV, s->ld_dk), dv = rows(b, ATTENTION_DV, s->KV, s->ld_dv);
     struct cudnn_tensor scale = cudnn_scalar(g, (float)s->scale);
     struct cudnn_tensor inverse = cudnn_scalar(g, s->dropout ? 1 / dropout_factor(s) : 1);
 
