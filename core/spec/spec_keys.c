@@ -20,12 +20,15 @@
     .path = path_, .type = KEY_##type_, .verdict = VERDICT_##verdict_, .fallback = fallback_, .help = help_
 #define USED(path_, type_, member, fallback_, resume_, help_) \
     ROW(USED, path_, type_, fallback_, help_), FIELD(member), .resume = RESUME_##resume_
+/* a field that is called as its key */
+#define SAME(path_, type_, ...) USED(#path_, type_, spec.path_, __VA_ARGS__)
 /* parameters of these schedules or optimizers */
 #define SCHEDULE(types, name, type_, member, fallback_, help_) \
     USED("scheduler.params." name, type_, spec.scheduler.member, fallback_, NOTICE, help_), .schedules = types
 #define OPTIMIZER(types, name, type_, member, fallback_, help_) \
     USED("optimizer.params." name, type_, spec.optimizer.member, fallback_, NOTICE, help_), .optimizers = types
 #define ZERO "zero_optimization."
+#define BNB "model.quantization_config."
 #define OFFLOAD_OPTIMIZER(name, type_, member, ...) \
     USED(ZERO "offload_optimizer." name, type_, spec.zero.offload_optimizer.member, __VA_ARGS__)
 #define OFFLOAD_PARAM(name, type_, member, ...) \
@@ -123,84 +126,82 @@ static const struct spec_choice scheduler_choices[] = {
 const struct spec_key spec_keys[] = {
     /* ---- ztrain's -------------------------------------------------------- */
     {SECTION("run", "the run and its folder")},
-    {USED("run.name", STRING, spec.run.name, NULL, SILENT,
+    {SAME(run.name, STRING, NULL, SILENT,
           "the run's folder is run.dir/run.name; default: the spec's file name without .yaml"),
      .flags = KEY_ALWAYS},
-    {USED("run.dir", PLACE, spec.run.dir, "runs", SILENT, "the folder in which each run has its own folder")},
-    {USED("run.seed", INT(0, 0x1p63), spec.run.seed, "1234", ERROR,
-          "seed of the initial weights and of the order of the samples")},
+    {SAME(run.dir, PLACE, "runs", SILENT, "the folder in which each run has its own folder")},
+    {SAME(run.seed, INT(0, 0x1p63), "1234", ERROR, "seed of the initial weights and of the order of the samples")},
 
     {SECTION("model", "the model to train; exactly one of pretrained and config must be set")},
-    {USED("model.pretrained", PLACE, spec.model.pretrained, NULL, CONTENTS,
+    {SAME(model.pretrained, PLACE, NULL, CONTENTS,
           "the Hugging Face folder (config.json and safetensors) whose weights the training starts from; or the name "
           "of a model in the local Hugging Face cache, such as Qwen/Qwen2.5-0.5B (nothing is downloaded)")},
     {USED("model.config", MODEL_CONFIG, spec.model.config_path, NULL, CONTENTS,
           "a config.json, a folder that holds one, or its keys as a mapping; the initial weights are random"),
      .flags = KEY_PATH},
-    {USED("model.ignore_tensors", STRING_LIST, spec.model.ignore_tensors, NULL, SILENT,
+    {SAME(model.ignore_tensors, STRING_LIST, NULL, SILENT,
           "tensors in the files of model.pretrained to leave out: patterns of names, with * and ? as in a shell, "
           "[\"v_head.*\", \"*.k_scale\"]; the start prints what they leave out")},
-    {USED("model.tokenizer", PLACE, spec.model.tokenizer, NULL, NOTICE,
+    {SAME(model.tokenizer, PLACE, NULL, NOTICE,
           "the folder of the model's tokenizer, or a name in the local Hugging Face cache; its files go into each "
           "checkpoint and export, where `ztrain sample --prompt` reads them; default: the folder of model.pretrained, "
           "or of model.config if that names one")},
-    {USED("model.task",
+    {SAME(model.task,
           CHOICE(NAME("causal_lm", TASK_CAUSAL_LM), NAME("sequence_classification", TASK_SEQUENCE_CLASSIFICATION),
                  NAME("reward", TASK_REWARD)),
-          spec.model.task, "causal_lm", ERROR,
+          "causal_lm", ERROR,
           "causal_lm: predict the next token; reward: give the chosen answer of each pair a higher reward than the "
-          "rejected "
-          "one (docs/preferences.md); sequence_classification: predict the label of each document; the head is "
-          "that of transformers' …ForSequenceClassification, the labels come from ztrain-tokenize --label, and "
+          "rejected one (docs/preferences.md); sequence_classification: predict the label of each document; the head "
+          "is that of transformers' …ForSequenceClassification, the labels come from ztrain-tokenize --label, and "
           "data.packing must be false")},
-    {USED("model.num_labels", INT(2, 1 << 20), spec.model.num_labels, NULL, ERROR,
+    {SAME(model.num_labels, INT(2, 1 << 20), NULL, ERROR,
           "the number of labels in sequence_classification; default: that of the model folder if it is a classifier, "
           "else that of the training data")},
-    {USED("model.dropout", REAL(0, 1), spec.model.dropout, NULL, NOTICE,
+    {SAME(model.dropout, REAL(0, 1), NULL, NOTICE,
           "the rate of every dropout that the model has in training; GPT-2 has it on embeddings, attention weights and "
           "residual branches, Phi-3 on the latter two, the others on attention weights; default: the rates in "
           "config.json (embd_pdrop, attn_pdrop, resid_pdrop; attention_dropout), 0 if it has none; 0: no dropout")},
-    {USED(
-        "model.train_pad_token", SWITCH, spec.model.train_pad_token, "auto", ERROR,
+    {SAME(
+        model.train_pad_token, SWITCH, "auto", ERROR,
         "true: the embedding of config.json's pad_token_id is trained like the others; false: it gets no gradient from "
         "the input, as in transformers (a tied head still trains it); auto: false, or as the resumed run began")},
-    {USED("model.output_router_logits", SWITCH, spec.model.output_router_logits, "auto", NOTICE,
+    {SAME(model.output_router_logits, SWITCH, "auto", NOTICE,
           "true: router_aux_loss_coef times the auxiliary loss of a mixture of experts is a part of what is minimized, "
           "as in transformers; auto: as config.json says")},
-    {USED("model.router_aux_loss_coef", REAL(0, 1e6), spec.model.router_aux_loss_coef, NULL, NOTICE,
+    {SAME(model.router_aux_loss_coef, REAL(0, 1e6), NULL, NOTICE,
           "the factor of the auxiliary loss, which keeps the experts' loads even; default: as config.json says")},
-    {USED("model.router_z_loss_coef", REAL(0, 1e6), spec.model.router_z_loss_coef, "0", NOTICE,
+    {SAME(model.router_z_loss_coef, REAL(0, 1e6), "0", NOTICE,
           "the factor of the mean square of log(sum of exp(logits)) of the routers, which is a part of what is "
           "minimized")},
-    {USED("model.adapter", PLACE, spec.model.adapter, NULL, NOTICE,
+    {SAME(model.adapter, PLACE, NULL, NOTICE,
           "a folder with a PEFT adapter (adapter_config.json, adapter_model.safetensors) to start from; its config "
           "gives peft, which must not say otherwise")},
 
     {SECTION(
         "model.quantization_config",
         "the matrices of an adapter's base in 4 bits (QLoRA), with the names of transformers' BitsAndBytesConfig")},
-    {USED("model.quantization_config.load_in_4bit", BOOL, spec.model.load_in_4bit, "false", ERROR,
+    {USED(BNB "load_in_4bit", BOOL, spec.model.load_in_4bit, "false", ERROR,
           "quantizes the matrices of linear layers when they are read, to the bytes of bitsandbytes; needs peft")},
-    {USED("model.quantization_config.bnb_4bit_quant_type",
+    {USED(BNB "bnb_4bit_quant_type",
           CHOICE(NAME("nf4", QUANTIZATION_NF4), {"fp4", 0, VERDICT_REFUSED, "4 bits are NF4; hint: nf4"}),
           spec.model.quantization.method, "nf4", ERROR,
           "the data type of 4 bits (fp4, transformers' default, is refused)")},
-    {USED("model.quantization_config.bnb_4bit_use_double_quant", BOOL, spec.model.quantization.double_quant, "false",
-          ERROR, "quantizes the scales too, to 8 bits")},
-    {USED("model.quantization_config.bnb_4bit_compute_dtype",
+    {USED(BNB "bnb_4bit_use_double_quant", BOOL, spec.model.quantization.double_quant, "false", ERROR,
+          "quantizes the scales too, to 8 bits")},
+    {USED(BNB "bnb_4bit_compute_dtype",
           CHOICE(NAME("auto", DTYPE_COUNT), NAME("bfloat16", DTYPE_BF16), NAME("float16", DTYPE_F16),
                  NAME("float32", DTYPE_F32), OTHER_NAME("bf16", "bfloat16"), OTHER_NAME("fp16", "float16"),
                  OTHER_NAME("fp32", "float32")),
           spec.model.quantization.compute_dtype, "auto", ERROR,
           "the type in which the run computes, as bf16 and fp16 set it; another one is refused")},
-    {USED("model.quantization_config.llm_int8_skip_modules", STRING_LIST, spec.model.quantization.skip, NULL, ERROR,
+    {USED(BNB "llm_int8_skip_modules", STRING_LIST, spec.model.quantization.skip, NULL, ERROR,
           "modules that are not quantized: how their names begin or end; default: the head")},
-    {REFUSED("model.quantization_config.load_in_8bit", BOOL, "false", "there is no LLM.int8(); hint: load_in_4bit")},
-    {NOTICE("model.quantization_config.bnb_4bit_quant_storage", ANY, "uint8", "codes are bytes")},
-    {NOTICE("model.quantization_config.quant_method", ANY, "bitsandbytes", "load_in_4bit says it")},
-    {NOTICE("model.quantization_config.llm_int8_threshold", ANY, "6.0", "it concerns 8 bits")},
-    {NOTICE("model.quantization_config.llm_int8_has_fp16_weight", ANY, "false", "it concerns 8 bits")},
-    {NOTICE("model.quantization_config.llm_int8_enable_fp32_cpu_offload", ANY, "false", "it concerns 8 bits")},
+    {REFUSED(BNB "load_in_8bit", BOOL, "false", "there is no LLM.int8(); hint: load_in_4bit")},
+    {NOTICE(BNB "bnb_4bit_quant_storage", ANY, "uint8", "codes are bytes")},
+    {NOTICE(BNB "quant_method", ANY, "bitsandbytes", "load_in_4bit says it")},
+    {NOTICE(BNB "llm_int8_threshold", ANY, "6.0", "it concerns 8 bits")},
+    {NOTICE(BNB "llm_int8_has_fp16_weight", ANY, "false", "it concerns 8 bits")},
+    {NOTICE(BNB "llm_int8_enable_fp32_cpu_offload", ANY, "false", "it concerns 8 bits")},
 
     {SECTION("peft", "an adapter (LoRA) on a frozen base, with PEFT's names and defaults; {}: all defaults; a list: "
                      "several adapters, each with a name")},
@@ -281,52 +282,51 @@ const struct spec_key spec_keys[] = {
     {NOTICE("peft.qalora_group_size", INT(1, MAX_COUNT), "16", "there is no QA-LoRA")},
 
     {SECTION("data", "the token shards to train and evaluate on")},
-    {USED("data.train", SOURCES, spec.data.train, NULL, CONTENTS,
+    {SAME(data.train, SOURCES, NULL, CONTENTS,
           "a Megatron-LM prefix (.bin and .idx), an llm.c .bin file, a glob, or a list of these; the shards form one "
           "stream in this order (the matches of a glob are sorted); PREFIX.mask beside PREFIX.bin, a byte for each "
           "token, is the loss mask: only the prediction of tokens with 1 counts; or a mixture: a list of sources that "
           "samples are taken from in turn, with a weight ({path: A, weight: 2.0}: shares of all samples) or with "
           "epochs ({path: A, epochs: 0.5}: passes over the source in one epoch of the run): docs/mixtures.md"),
      .flags = KEY_REQUIRED | KEY_PATH},
-    {USED("data.validation", PLACES, spec.data.validation, NULL, NOTICE,
+    {SAME(data.validation, PLACES, NULL, NOTICE,
           "the token shards for evaluation, given in the same way; unset: no evaluation")},
-    {USED("data.seq_length", INT(1, 1 << 24), spec.data.seq_length, NULL, ERROR, "tokens per sample"),
-     .flags = KEY_REQUIRED},
-    {USED("data.shuffle", BOOL, spec.data.shuffle, "true", ERROR,
+    {SAME(data.seq_length, INT(1, 1 << 24), NULL, ERROR, "tokens per sample"), .flags = KEY_REQUIRED},
+    {SAME(data.shuffle, BOOL, "true", ERROR,
           "shuffle the samples anew in each epoch; false: keep the order of the files")},
-    {USED("data.packing",
+    {SAME(data.packing,
           CHOICE(NAME("true", SPEC_PACKING_CUT), NAME("false", SPEC_PACKING_NONE),
                  NAME("first_fit", SPEC_PACKING_FIRST_FIT)),
-          spec.data.packing, "true", ERROR,
+          "true", ERROR,
           "true: the documents are joined end to end and cut into samples; first_fit: a sample is filled with whole "
           "documents, each in the first sample with room for it, in file order; false: each document is one sample; "
           "first_fit and false cut documents to seq_length, and padding has no part in the loss")},
-    {USED("data.document_mask", SWITCH, spec.data.document_mask, "auto", ERROR,
+    {SAME(data.document_mask, SWITCH, "auto", ERROR,
           "true: attention stays within a document, positions begin anew in each, and the last token of a document "
           "predicts nothing; packing false always does so; auto: true if data.train has a loss mask (PREFIX.mask), "
           "else false; a resumed run keeps what it began with")},
 
     {SECTION("train", "the length of the run, evaluation, the device")},
-    {USED("train.epochs", WHOLE_ABOVE(0, MAX_COUNT), spec.train.epochs, NULL, NOTICE,
+    {SAME(train.epochs, WHOLE_ABOVE(0, MAX_COUNT), NULL, NOTICE,
           "passes over the training data; 0.5 ends the run after half the steps of an epoch, rounded up; default: 1, "
           "or as many as max_steps needs if that is set")},
-    {USED("train.max_steps", INT(1, MAX_COUNT), spec.train.max_steps, NULL, NOTICE,
+    {SAME(train.max_steps, INT(1, MAX_COUNT), NULL, NOTICE,
           "optimizer steps; if epochs is set too, the run ends with whichever comes first")},
-    {USED(
-        "train.eval_interval_steps", INT(0, MAX_COUNT), spec.train.eval_interval_steps, "0", NOTICE,
+    {SAME(
+        train.eval_interval_steps, INT(0, MAX_COUNT), "0", NOTICE,
         "steps between two evaluations, in addition to those at the end of each epoch and of the run; 0: only those")},
-    {USED("train.eval_batches", INT(0, MAX_COUNT), spec.train.eval_batches, "0", NOTICE,
+    {SAME(train.eval_batches, INT(0, MAX_COUNT), "0", NOTICE,
           "the largest number of batches of train_batch_size samples in an evaluation; 0: all validation data")},
-    {USED("train.device",
+    {SAME(train.device,
           CHOICE(NAME("auto", SPEC_DEVICE_AUTO), NAME("cpu", SPEC_DEVICE_CPU), NAME("cuda", SPEC_DEVICE_CUDA),
                  {"gpu", 0, VERDICT_SYNONYM, "cuda"}),
-          spec.train.device, "auto", NOTICE, "auto: CUDA if the machine has a GPU, else the CPU")},
-    {USED("train.cuda_graphs", SWITCH, spec.train.cuda_graphs, "auto", SILENT,
+          "auto", NOTICE, "auto: CUDA if the machine has a GPU, else the CPU")},
+    {SAME(train.cuda_graphs, SWITCH, "auto", SILENT,
           "capture a GPU's step once and launch it as one CUDA graph: the same bits with less work for the host; "
           "offload, cpu_checkpointing, comms_logger and ranks that share a GPU get a graph for each block's forward "
           "and backward; auto: do so if launching the kernels takes about as long as running them (small models); true "
           "is refused on the CPU device, with data.packing other than true, data.document_mask and --profile")},
-    {USED("train.sm_count_target", SWITCH, spec.train.sm_count_target, "auto", NOTICE,
+    {SAME(train.sm_count_target, SWITCH, "auto", NOTICE,
           "matrix products leave 16 of a GPU's multiprocessors to NCCL (cublasLt's SM_COUNT_TARGET), 24 if all GPUs "
           "have compute capability 10; NCCL's collectives then use no more than these (maxCTAs of its communicator); "
           "auto: with several ranks over NCCL, stage 3, zero_optimization.overlap_comm and GPUs with six times as many "
@@ -338,7 +338,7 @@ const struct spec_key spec_keys[] = {
           "false: the backward pass of attention by cuDNN adds the parts of its sums as they are ready, which is "
           "faster; then two runs, a resumed run, ranks and ZeRO stages agree to rounding, no longer bit for bit; it "
           "changes nothing on the CPU device, or if ztrain's own kernels compute attention")},
-    {USED("train.memory_limit", SIZE, spec.train.memory_limit, NULL, SILENT,
+    {SAME(train.memory_limit, SIZE, NULL, SILENT,
           "the most device memory that a rank may take, on any device (300MiB, 80GiB, or a number of bytes); a plan "
           "that needs more ends the run before its first step (exit code 5) with what would fit; on a GPU the plan's "
           "reserve (CUDA's context, its libraries) counts too; it changes no result; unset: what the device has")},
@@ -355,68 +355,66 @@ const struct spec_key spec_keys[] = {
           "product of the head on a GPU; bf16 needs bf16.enabled; a classifier's logits are always fp32")},
     {USED("train.max_skipped_steps", INT(1, MAX_COUNT), spec.max_skipped_steps, "10", NOTICE,
           "end the run (exit code 7) after this many consecutive steps with non-finite gradients")},
-    {USED("train.virtual_ranks", INT(0, MAX_VIRTUAL_RANKS), spec.train.virtual_ranks, "0", ERROR,
+    {SAME(train.virtual_ranks, INT(0, MAX_VIRTUAL_RANKS), "0", ERROR,
           "give a run the same bits on any number of ranks that divides this number; 0: its bits depend on the number "
           "of ranks; train_batch_size = virtual ranks x micro batch x accumulation; gradients, norms and losses are "
           "summed in the order of virtual ranks (docs/determinism.md)")},
-    {USED("train.virtual_ranks_strict", BOOL, spec.train.virtual_ranks_strict, "true", SILENT,
+    {SAME(train.virtual_ranks_strict, BOOL, "true", SILENT,
           "with virtual_ranks: refuse a CPU or GPU that cannot compute with the kernels that the run began with; "
           "false: continue with other bits, and metrics.jsonl records it")},
-    {USED("train.hash_interval_steps", INT(0, MAX_COUNT), spec.train.hash_interval_steps, "0", SILENT,
+    {SAME(train.hash_interval_steps, INT(0, MAX_COUNT), "0", SILENT,
           "write a hash of the parameters into metrics.jsonl after every step whose number is a multiple of this; 0: "
           "none; each checkpoint records hashes all the same")},
-    {USED("train.check_interval_steps", INT(0, MAX_COUNT), spec.train.check_interval_steps, "0", SILENT,
+    {SAME(train.check_interval_steps, INT(0, MAX_COUNT), "0", SILENT,
           "look for silent corruption in every step whose number is a multiple of this; 0: never; the gradients are "
           "computed twice and compared bit for bit, parameters and optimizer state are hashed after the update before "
           "it and before its own, and the ranks' copies are compared; a difference ends the run and names the rank; "
           "the step takes about twice as long, and no result changes")},
-    {USED("train.spike_factor", REAL(0, MAX_COUNT), spec.train.spike_factor, "0", SILENT,
+    {SAME(train.spike_factor, REAL(0, MAX_COUNT), "0", SILENT,
           "report a loss above this times the running mean of the losses, or a loss that is not finite; at least 1 (2 "
           "or 3 is usual), or 0: off; the report is a line of metrics.jsonl with the samples of that step, and a "
           "warning in the log; the run continues")},
-    {USED("train.samples", PROMPTS, spec.train.samples, NULL, SILENT,
+    {SAME(train.samples, PROMPTS, NULL, SILENT,
           "prompts that the model continues at each evaluation, with the most probable tokens; texts (of a model with "
           "a tokenizer.json) or lists of token ids, [\"Stocks rose\", [15496, 995]]; the continuations are lines of "
           "metrics.jsonl; training is the same bit for bit with and without them")},
-    {USED("train.sample_tokens", INT(1, MAX_COUNT), spec.train.sample_tokens, "64", SILENT,
+    {SAME(train.sample_tokens, INT(1, MAX_COUNT), "64", SILENT,
           "the largest number of tokens of such a continuation; prompt and continuation are at most data.seq_length")},
 
     {SECTION("train.early_stopping", "ends a run whose evaluations do not improve any more")},
-    {USED("train.early_stopping.patience", INT(0, MAX_COUNT), spec.train.early_stopping.patience, "0", SILENT,
+    {SAME(train.early_stopping.patience, INT(0, MAX_COUNT), "0", SILENT,
           "end the run, with exit code 0, after this many evaluations in a row without an improvement on the best one; "
           "0: only epochs and max_steps end it")},
-    {USED("train.early_stopping.metric", METRIC, spec.train.early_stopping.metric, "eval_loss", SILENT,
+    {SAME(train.early_stopping.metric, METRIC, "eval_loss", SILENT,
           "the metric that has to improve: a lower eval_loss, or a classifier's higher accuracy or f1")},
-    {USED("train.early_stopping.min_delta", REAL(0, MAX_COUNT), spec.train.early_stopping.min_delta, "0", SILENT,
+    {SAME(train.early_stopping.min_delta, REAL(0, MAX_COUNT), "0", SILENT,
           "an improvement by no more than this does not count")},
 
     {SECTION("checkpoint", "when checkpoints are written and how many are kept")},
-    {USED(
-        "checkpoint.interval_steps", INT(0, MAX_COUNT), spec.checkpoint.interval_steps, "0", SILENT,
+    {SAME(
+        checkpoint.interval_steps, INT(0, MAX_COUNT), "0", SILENT,
         "steps between two checkpoints, in addition to those at the end of each epoch and of the run; 0: only those")},
-    {USED("checkpoint.keep_last", INT(0, MAX_COUNT), spec.checkpoint.keep_last, "0", SILENT,
+    {SAME(checkpoint.keep_last, INT(0, MAX_COUNT), "0", SILENT,
           "keep this many newest checkpoints, epoch and step together; older ones stay if keep_best or "
           "keep_every_steps names them; 0: keep all")},
-    {USED("checkpoint.keep_best", INT(0, MAX_COUNT), spec.checkpoint.keep_best, "0", SILENT,
+    {SAME(checkpoint.keep_best, INT(0, MAX_COUNT), "0", SILENT,
           "keep this many checkpoints with the best evaluations, however old they are; 0: none; a checkpoint follows "
           "an evaluation that is one of them, and the link checkpoints/best points at the best")},
-    {USED("checkpoint.metric", METRIC, spec.checkpoint.metric, "eval_loss", SILENT,
+    {SAME(checkpoint.metric, METRIC, "eval_loss", SILENT,
           "the metric by which keep_best and `ztrain export --best` choose; accuracy and f1 are a classifier's")},
-    {USED("checkpoint.mode",
-          CHOICE(NAME("auto", EVAL_MODE_AUTO), NAME("min", EVAL_MODE_MIN), NAME("max", EVAL_MODE_MAX)),
-          spec.checkpoint.mode, "auto", SILENT,
+    {SAME(checkpoint.mode, CHOICE(NAME("auto", EVAL_MODE_AUTO), NAME("min", EVAL_MODE_MIN), NAME("max", EVAL_MODE_MAX)),
+          "auto", SILENT,
           "whether the least or the greatest value of the metric is the best; auto: min for eval_loss, else max")},
-    {USED("checkpoint.keep_every_steps", INT(0, MAX_COUNT), spec.checkpoint.keep_every_steps, "0", SILENT,
+    {SAME(checkpoint.keep_every_steps, INT(0, MAX_COUNT), "0", SILENT,
           "write a checkpoint at each multiple of this many steps and keep it for good; 0: none")},
-    {USED("checkpoint.save_at_epoch_end", BOOL, spec.checkpoint.save_at_epoch_end, "true", SILENT,
+    {SAME(checkpoint.save_at_epoch_end, BOOL, "true", SILENT,
           "write a checkpoint at the end of each epoch; false: only where another key asks for one, and at the run's "
           "end")},
-    {USED("checkpoint.retry_seconds", REAL(0, 7 * 86400), spec.checkpoint.retry_seconds, "600", SILENT,
+    {SAME(checkpoint.retry_seconds, REAL(0, 7 * 86400), "600", SILENT,
           "how long the run's last checkpoint is retried while the disk is full or fails; never past the end of the "
           "Slurm job; the last one is that at the run's end, or when it is asked to stop; an earlier checkpoint is "
           "retried for 30 s, then training continues without it")},
-    {USED("checkpoint.compression_level", INT(0, 22), spec.checkpoint.compression_level, "3", SILENT,
-          "level of zstd; 0: no compression")},
+    {SAME(checkpoint.compression_level, INT(0, 22), "3", SILENT, "level of zstd; 0: no compression")},
     {NOTICE("checkpoint.load_universal", BOOL, "false", "every checkpoint loads at any world size and stage")},
     {NOTICE("checkpoint.tag_validation", ANY_CASE(CHOICE(NAME("Ignore", 0), NAME("Warn", 1), NAME("Fail", 2))), "Warn",
             "a checkpoint is named by its step or epoch, which is the same on all ranks")},
@@ -437,39 +435,38 @@ const struct spec_key spec_keys[] = {
     {NOTICE("checkpoint.writer.data_parallel", ANY, NULL, "every rank writes its own shard")},
 
     {SECTION("comm", "communication among ranks")},
-    {USED("comm.timeout_seconds", ABOVE(0, 86400), spec.comm.timeout_seconds, "10", SILENT,
+    {SAME(comm.timeout_seconds, ABOVE(0, 86400), "10", SILENT,
           "seconds without progress of a rank until it is named and the run ends; a long step makes progress")},
-    {USED("comm.io_timeout_seconds", ABOVE(0, 86400), spec.comm.io_timeout_seconds, "600", SILENT,
+    {SAME(comm.io_timeout_seconds, ABOVE(0, 86400), "600", SILENT,
           "seconds that one call on a file (or into a library or driver) may take; until then the rank counts as "
           "alive; after that it is named with the file and the run ends")},
-    {USED("comm.interface", STRING, spec.comm.interface, NULL, SILENT,
+    {SAME(comm.interface, STRING, NULL, SILENT,
           "the network interface between the nodes: its name, or its network, such as 10.1.0.0/16, if names differ; "
           "unset: the interface whose address the other nodes reach; the ranks of one node communicate through shared "
           "memory")},
-    {USED("comm.reduce_within_node", BOOL, spec.comm.reduce_within_node, "false", NOTICE,
+    {SAME(comm.reduce_within_node, BOOL, "false", NOTICE,
           "sum the gradients of each node before they cross the network: less traffic with several ranks per node; the "
           "results then depend on how the ranks are distributed over nodes")},
 
     /* ---- DeepSpeed's: batch sizes, clipping, output ---------------------- */
-    {USED("train_batch_size", AUTO(INT(1, MAX_BATCH)), spec.train_batch_size, NULL, ERROR,
+    {SAME(train_batch_size, AUTO(INT(1, MAX_BATCH)), NULL, ERROR,
           "samples per optimizer step over all ranks = micro batch x accumulation x ranks (or x train.virtual_ranks); "
           "two of the three sizes are enough, and so is only this one or the micro batch")},
-    {USED("train_micro_batch_size_per_gpu", AUTO(INT(1, MAX_BATCH)), spec.train_micro_batch_size_per_gpu, NULL, NOTICE,
+    {SAME(train_micro_batch_size_per_gpu, AUTO(INT(1, MAX_BATCH)), NULL, NOTICE,
           "samples that a rank computes at a time")},
-    {USED("gradient_accumulation_steps", AUTO(INT(1, MAX_BATCH)), spec.gradient_accumulation_steps, NULL, NOTICE,
+    {SAME(gradient_accumulation_steps, AUTO(INT(1, MAX_BATCH)), NULL, NOTICE,
           "micro batches of a rank, or of a virtual rank, per optimizer step; default: derived from the other two "
           "sizes, else 1")},
-    {USED("gradient_clipping", AUTO(REAL(0, 1e30)), spec.gradient_clipping, "0", NOTICE,
+    {SAME(gradient_clipping, AUTO(REAL(0, 1e30)), "0", NOTICE,
           "the largest norm of all gradients together; 0: no clipping; auto: 1.0, as Trainer's max_grad_norm; unset, "
           "with --deepspeed: 1.0, as in DeepSpeed, and a resumed run keeps its value")},
-    {USED("steps_per_print", INT(1, MAX_COUNT), spec.steps_per_print, "10", SILENT,
-          "steps between two progress lines in a log")},
-    {USED("wall_clock_breakdown", BOOL, spec.wall_clock_breakdown, "false", SILENT,
+    {SAME(steps_per_print, INT(1, MAX_COUNT), "10", SILENT, "steps between two progress lines in a log")},
+    {SAME(wall_clock_breakdown, BOOL, "false", SILENT,
           "also print the time of data, forward, backward, reduce and optimizer")},
-    {USED("prescale_gradients", BOOL, spec.prescale_gradients, "false", NOTICE,
+    {SAME(prescale_gradients, BOOL, "false", NOTICE,
           "with communication_data_type fp16: divide gradients by the number of ranks before they are rounded and "
           "reduced, not after it; fewer overflow and more underflow; no effect with fp32 and bf16")},
-    {USED("gradient_predivide_factor", ABOVE(0, MAX_BATCH), spec.gradient_predivide_factor, "1.0", NOTICE,
+    {SAME(gradient_predivide_factor, ABOVE(0, MAX_BATCH), "1.0", NOTICE,
           "with communication_data_type fp16: divide gradients by this before they are rounded and reduced; by the "
           "rest of the number of ranks after it; no effect with prescale_gradients, fp32 and bf16")},
     {REFUSED("sparse_gradients", BOOL, "false",
@@ -477,12 +474,12 @@ const struct spec_key spec_keys[] = {
     {NOTICE("dataloader_drop_last", BOOL, "true",
             "the rest of an epoch that does not fill a global batch is always left out, and the next epoch has a new "
             "order")},
-    {USED("communication_data_type",
+    {SAME(communication_data_type,
           OR_NULL(CHOICE(NAME("fp32", DTYPE_F32), NAME("bf16", DTYPE_BF16), NAME("fp16", DTYPE_F16),
                          OTHER_NAME("float32", "fp32"), OTHER_NAME("bfloat16", "bf16"),
                          OTHER_NAME("bfp16", "bf16"), /* DeepSpeed's first spelling */
                          OTHER_NAME("float16", "fp16"))),
-          spec.communication_data_type, "fp32", NOTICE,
+          "fp32", NOTICE,
           "the type in which ranks send their gradients: each contribution is rounded to it once, and the sum is fp32; "
           "NCCL adds up in this type")},
     {REFUSED("managed_gradient_accumulation", BOOL, "true",
@@ -522,7 +519,7 @@ const struct spec_key spec_keys[] = {
 
     /* ---- optimizer ------------------------------------------------------- */
     {SECTION("optimizer", "the optimizer, with fp32 master weights and moments")},
-    {USED("optimizer.type", ANY_CASE(ONE_OF(optimizer_choices)), spec.optimizer.type, "AdamW", ERROR,
+    {SAME(optimizer.type, ANY_CASE(ONE_OF(optimizer_choices)), "AdamW", ERROR,
           "AdamW, or Adam, which is the same unless adam_w_mode is false; Lion (one moment); SGD (as torch.optim.SGD); "
           "Muon (as torch.optim.Muon) for the matrices of the blocks, with AdamW for everything else; AdamW8bit (as "
           "torchao's) for moments in 8 bits of tensors with 4,096 elements or more")},
@@ -574,8 +571,8 @@ const struct spec_key spec_keys[] = {
 
     /* ---- scheduler ------------------------------------------------------- */
     {SECTION("scheduler", "the schedule of the learning rate; skipped steps do not advance it")},
-    {USED(
-        "scheduler.type", ANY_CASE(ONE_OF(scheduler_choices)), spec.scheduler.type, "Constant", NOTICE,
+    {SAME(
+        scheduler.type, ANY_CASE(ONE_OF(scheduler_choices)), "Constant", NOTICE,
         "Constant, Linear, Cosine, WSD: warm-up, stable, decay (step 1 is the first of the warm-up); the others are "
         "DeepSpeed's; WarmupLR, WarmupDecayLR and WarmupCosineLR run steps 1 and 2 at the minimum, as DeepSpeed does")},
     {SECTION("scheduler.params", "parameters of the schedule")},
@@ -803,9 +800,9 @@ const struct spec_key spec_keys[] = {
         "buffer_size", INT(1, MAX_COUNT), buffer_size, "4194304", SILENT,
         "device nvme: elements of a buffer, through which larger slices pass in pieces (DeepSpeed's default is 1e8)")},
     {SECTION("aio", "how offload to NVMe reads and writes")},
-    {USED("aio.block_size", INT(1, 1 << 30), spec.aio.block_size, "1048576", SILENT,
+    {SAME(aio.block_size, INT(1, 1 << 30), "1048576", SILENT,
           "bytes of a transfer, rounded up to 4096; direct I/O if the file system takes it")},
-    {USED("aio.queue_depth", INT(1, 1024), spec.aio.queue_depth, "8", SILENT,
+    {SAME(aio.queue_depth, INT(1, 1024), "8", SILENT,
           "transfers in flight at a time for each file: in an io_uring, or each on a thread if the kernel refuses that "
           "(containers)")},
     {NOTICE("aio.intra_op_parallelism", INT, "1", "one io_uring has queue_depth transfers in flight")},
@@ -841,18 +838,15 @@ const struct spec_key spec_keys[] = {
     {NOTICE("timers.throughput.enabled", BOOL, "true", "metrics.jsonl always has tokens per second")},
     {NOTICE("timers.throughput.synchronized", BOOL, "true", "the time of a step is taken when the step ends")},
     {SECTION("comms_logger", "what the collectives cost")},
-    {USED("comms_logger.enabled", BOOL, spec.comms_logger.enabled, "false", SILENT,
+    {SAME(comms_logger.enabled, BOOL, "false", SILENT,
           "at the end, log the calls, bytes, time and bandwidth of the collectives by purpose and unit; also the rank "
           "that the others wait for; comms.json in the run's folder has the same; blocks, but not steps, are CUDA "
           "graphs then")},
-    {USED("comms_logger.verbose", BOOL, spec.comms_logger.verbose, "false", SILENT,
-          "also log each collective of rank 0, after its step")},
-    {USED("comms_logger.prof_all", BOOL, spec.comms_logger.prof_all, "true", SILENT,
-          "record all collectives, not only those of prof_ops")},
-    {USED("comms_logger.prof_ops", STRING_LIST, spec.comms_logger.prof_ops, NULL, SILENT,
+    {SAME(comms_logger.verbose, BOOL, "false", SILENT, "also log each collective of rank 0, after its step")},
+    {SAME(comms_logger.prof_all, BOOL, "true", SILENT, "record all collectives, not only those of prof_ops")},
+    {SAME(comms_logger.prof_ops, STRING_LIST, NULL, SILENT,
           "with prof_all: false, the collectives to record: all_gather, reduce_scatter")},
-    {USED("comms_logger.debug", BOOL, spec.comms_logger.debug, "false", SILENT,
-          "show each block by itself in the table")},
+    {SAME(comms_logger.debug, BOOL, "false", SILENT, "show each block by itself in the table")},
     /* names of DeepSpeed's own objects, with which its log prints these sections */
     {SECTION("comms_config", "what DeepSpeed's log calls the section of comms_logger")},
     {ALIAS("comms_config.comms_logger", "comms_logger")},
@@ -864,38 +858,36 @@ const struct spec_key spec_keys[] = {
     {ALIAS("monitor_config.comet", "comet")},
     {NOTICE("monitor_config.enabled", BOOL, "true", "each monitor has its own switch, enabled")},
     {SECTION("tensorboard", "metrics for TensorBoard")},
-    {USED("tensorboard.enabled", BOOL, spec.tensorboard.enabled, "false", SILENT,
+    {SAME(tensorboard.enabled, BOOL, "false", SILENT,
           "write event files for TensorBoard, with DeepSpeed's tags (Train/Samples/train_loss, lr) and further ones "
           "over the number of samples; a resumed run begins a new file")},
-    {USED("tensorboard.output_path", PLACE, spec.tensorboard.output_path, NULL, SILENT,
+    {SAME(tensorboard.output_path, PLACE, NULL, SILENT,
           "the folder that gets the folder job_name; default: RUN/tensorboard, in the folder of the run")},
-    {USED("tensorboard.job_name", STRING, spec.tensorboard.job_name, NULL, SILENT,
+    {SAME(tensorboard.job_name, STRING, NULL, SILENT,
           "the name of the folder for the files in output_path, by default run.name; without output_path a folder in "
           "RUN/tensorboard, by default none")},
     {SECTION("csv_monitor", "metrics as CSV")},
-    {USED("csv_monitor.enabled", BOOL, spec.csv_monitor.enabled, "false", SILENT,
-          "write a CSV file for each of these tags, as DeepSpeed does")},
-    {USED("csv_monitor.output_path", PLACE, spec.csv_monitor.output_path, NULL, SILENT,
+    {SAME(csv_monitor.enabled, BOOL, "false", SILENT, "write a CSV file for each of these tags, as DeepSpeed does")},
+    {SAME(csv_monitor.output_path, PLACE, NULL, SILENT,
           "the folder that gets the folder job_name; default: RUN/csv_monitor, in the folder of the run")},
-    {USED("csv_monitor.job_name", STRING, spec.csv_monitor.job_name, NULL, SILENT,
+    {SAME(csv_monitor.job_name, STRING, NULL, SILENT,
           "the name of the folder for the files in output_path, by default run.name; without output_path a folder in "
           "RUN/csv_monitor, by default none")},
     {NOTICE("wandb", FOREIGN, NULL,
             "nothing is sent to a service while training; ztrain-wandb RUN sends a run's folder")},
     {NOTICE("comet", FOREIGN, NULL, "nothing is sent to a service; metrics.jsonl in the run's folder has all metrics")},
     {SECTION("flops_profiler", "time and FLOP/s of one step")},
-    {USED("flops_profiler.enabled", BOOL, spec.flops_profiler.enabled, "false", SILENT,
+    {SAME(flops_profiler.enabled, BOOL, "false", SILENT,
           "profile one step: a table of the ops with time, FLOP/s, bytes/s and share of the peak, and tables of the "
           "modules, forward and backward; the step is slower, with the same bits")},
-    {USED("flops_profiler.profile_step", INT(1, MAX_COUNT), spec.flops_profiler.profile_step, "1", SILENT,
+    {SAME(flops_profiler.profile_step, INT(1, MAX_COUNT), "1", SILENT,
           "the step; the first one also loads kernels and touches memory")},
-    {USED("flops_profiler.module_depth", INT(-1, MAX_COUNT), spec.flops_profiler.module_depth, "-1", SILENT,
+    {SAME(flops_profiler.module_depth, INT(-1, MAX_COUNT), "-1", SILENT,
           "levels of the modules' tables: 0 the model, 1 embedding, blocks and head, 2 each block; -1: all")},
-    {USED("flops_profiler.top_modules", INT(1, MAX_COUNT), spec.flops_profiler.top_modules, "1", SILENT,
+    {SAME(flops_profiler.top_modules, INT(1, MAX_COUNT), "1", SILENT,
           "modules of each level that are named for their parameters, MACs and time")},
-    {USED("flops_profiler.detailed", BOOL, spec.flops_profiler.detailed, "true", SILENT, "a row for each block")},
-    {USED("flops_profiler.output_file", PLACE, spec.flops_profiler.output_file, NULL, SILENT,
-          "write the tables there instead of logging them")},
+    {SAME(flops_profiler.detailed, BOOL, "true", SILENT, "a row for each block")},
+    {SAME(flops_profiler.output_file, PLACE, NULL, SILENT, "write the tables there instead of logging them")},
     {NOTICE("flops_profiler.recompute_fwd_factor", REAL, "0.0",
             "what activation_checkpointing computes again is counted as it runs")},
 
@@ -912,25 +904,22 @@ const struct spec_key spec_keys[] = {
     {REFUSED("tensor_parallel", FOREIGN, NULL, "there is no tensor parallelism; hint: use zero_optimization stage 3")},
     {REFUSED("expert_parallel", FOREIGN, NULL, "ztrain has it under another name; hint: moe.expert_parallel_size")},
     {SECTION("preference", "training on pairs of answers, or on answers with a label (docs/preferences.md)")},
-    {USED("preference.loss", ONE_OF(preference_choices), spec.preference.loss, "none", ERROR,
+    {SAME(preference.loss, ONE_OF(preference_choices), "none", ERROR,
           "the loss, by TRL's names; kto takes answers with a label, the others pairs")},
-    {USED("preference.beta", REAL(0, 1e6), spec.preference.beta, "0.1", NOTICE,
+    {SAME(preference.beta, REAL(0, 1e6), "0.1", NOTICE,
           "how strongly the reference holds the model; of orpo the weight of the odds"),
      .flags = KEY_ABOVE_MIN},
-    {USED("preference.label_smoothing", REAL(0, 1), spec.preference.label_smoothing, "0", NOTICE,
+    {SAME(preference.label_smoothing, REAL(0, 1), "0", NOTICE,
           "this share of the pairs counts as labelled the wrong way round; of sigmoid, robust and simpo")},
-    {USED("preference.gamma", REAL(0, 1e6), spec.preference.gamma, "0.5", NOTICE, "the margin of simpo")},
-    {USED("preference.rpo_alpha", REAL(0, 1e6), spec.preference.rpo_alpha, "0", NOTICE,
+    {SAME(preference.gamma, REAL(0, 1e6), "0.5", NOTICE, "the margin of simpo")},
+    {SAME(preference.rpo_alpha, REAL(0, 1e6), "0", NOTICE,
           "the factor of the chosen answers' cross-entropy, which is added to the loss")},
-    {USED("preference.desirable_weight", REAL(0, 1e6), spec.preference.desirable_weight, "1", NOTICE,
-          "the weight of desirable answers in kto")},
-    {USED("preference.undesirable_weight", REAL(0, 1e6), spec.preference.undesirable_weight, "1", NOTICE,
-          "the same of undesirable ones")},
-    {USED(
-        "preference.reference", PLACE, spec.preference.reference, NULL, NOTICE,
-        "whose log-probabilities answers are compared with: a file of ztrain score, a folder, adapter-off (the base of "
-        "an adapter), or none; a folder is a model, a checkpoint or a run, and is scored before the first step; "
-        "default: adapter-off with peft, else the model that training starts from; simpo and orpo have none")},
+    {SAME(preference.desirable_weight, REAL(0, 1e6), "1", NOTICE, "the weight of desirable answers in kto")},
+    {SAME(preference.undesirable_weight, REAL(0, 1e6), "1", NOTICE, "the same of undesirable ones")},
+    {SAME(preference.reference, PLACE, NULL, NOTICE,
+          "whose log-probabilities answers are compared with: a file of ztrain score, a folder, adapter-off (the base "
+          "of an adapter), or none; a folder is a model, a checkpoint or a run, and is scored before the first step; "
+          "default: adapter-off with peft, else the model that training starts from; simpo and orpo have none")},
     {SECTION("distill", "a teacher's log-probabilities as a part of the loss (docs/preferences.md)")},
     {USED("distill.logps", PLACE, spec.transformer.distill.logps, NULL, NOTICE,
           "a file of ztrain score --top-k on data.train: what the teacher expects after each token")},
