@@ -100,7 +100,7 @@ static void damaged_labels(void **state)
     (void)state;
     megatron("d", 2, lengths, DOCUMENTS, 1, VOCAB);
     struct token_set *set = open_one("d");
-    expect_error(set, "ztrain-tokenize --label COLUMN writes them");
+    expect_error(set, "ztrain-tokenize --label COLUMN, or --preference, writes them");
     write_file("d.labels", given, sizeof given - 1);
     expect_error(set, "has 27 bytes, expected 4 for each of the 7 documents");
     write_file("d.labels", given, sizeof given);

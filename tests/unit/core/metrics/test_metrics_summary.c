@@ -58,7 +58,7 @@ static void test_over_all_starts(void **state)
     assert_int_equal(s.starts, 3);
     assert_int_equal(s.tokens, 360);
     assert_true(s.seconds == 6.0);
-    assert_true(s.best_loss == 2.25);
+    assert_true(s.best[EVAL_METRIC_LOSS] == 2.25);
     assert_int_equal(s.best_step, 2);
     assert_string_equal(s.best_checkpoint, "");
 }
@@ -92,7 +92,7 @@ static void test_a_run_that_branched_off(void **state)
     assert_int_equal(s.starts, 1);
     assert_int_equal(s.missing, 0);
     assert_int_equal(s.tokens, 40);
-    assert_true(isnan(s.best_loss) && s.best_step == 0);
+    assert_true(isnan(s.best[EVAL_METRIC_LOSS]) && s.best_step == 0);
 }
 
 /* A disk was full, or a file was lost: steps without a line count neither as steps nor as tokens. */
