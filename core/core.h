@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* core.h: the words of this house that files of every room use: errors, memory, logs, files, clocks, heartbeats, texts.
- */
+/* core.h: what files of every room use: errors, memory, logs, files, clocks, heartbeats, texts. */
 #pragma once
 
 #include "core/clock.h"

@@ -16,8 +16,7 @@ enum status fs_join(char out[FS_PATH_MAX], const char *dir, const char *name, en
 /* The folder of `path`, from its text: "." for a bare name. */
 void fs_parent(const char *path, char out[FS_PATH_MAX]);
 
-/* The last part of a path that may end with '/', and its length: "c" of "a/b/c/"; GNU's basename() has that of others.
- */
+/* The last part of a path that may end with '/', and its length: "c" of "a/b/c/". For other paths: GNU's basename(). */
 const char *fs_last_part(const char *path, size_t *length);
 
 bool fs_has_suffix(const char *name, const char *suffix);
@@ -32,8 +31,7 @@ bool fs_is_absent(const char *path);
  * (a file, a link to nothing), here or in place of a folder above it; a disk that does not answer. */
 enum status fs_find_dir(const char *path, bool *there, enum status code, struct error *err);
 
-/* Opens a regular file with flags of open() and O_CLOEXEC, mode 0666; refuses others at once. *fd -1: an error. *st
- * (may be NULL): of the file. */
+/* Opens a regular file, with O_CLOEXEC and mode 0666; refuses others at once. *fd -1: an error. st: may be NULL. */
 enum status fs_open_regular(const char *path, int flags, enum status code, int *fd, struct stat *st, struct error *err);
 
 /* The same for reading. *bytes (may be NULL): the file's size. */

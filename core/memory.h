@@ -3,8 +3,7 @@
  *
  * What scales with the model comes from malloc(), and its lack is STATUS_DEVICE. This header is for all else, whose
  * failure must not look like something else: a text that was not copied is not an unset key. Libraries that cannot
- * report a failure (jansson) use it too. Any thread: it prints the final error, informs the peers, and ends the process
- * without destructors. */
+ * report a failure (jansson) use it too. Any thread: the final error is printed, peers are told, no destructor runs. */
 #pragma once
 
 #include "core/status.h"
@@ -22,8 +21,7 @@ void *memory_grow(void *items, size_t count, size_t bytes);
 char *memory_text(const char *text) __attribute__((malloc, returns_nonnull)); /* strdup() */
 char *memory_printf(const char *format, ...) __attribute__((malloc, returns_nonnull, format(printf, 1, 2)));
 
-/* open_memstream() whose text is never cut: *bytes bytes (NULL is allowed) and a NUL after fflush() or fclose(), for
- * free() after fclose(). */
+/* open_memstream() whose text is never cut: *bytes (or NULL) and a NUL after fflush(); for free() after fclose(). */
 FILE *memory_stream(char **text, size_t *bytes);
 
 /* libc's functions of these names. NULL never means a lack of memory. */

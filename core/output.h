@@ -26,11 +26,8 @@ enum output_kind {
     OUTPUT_LAST,    /* final error, which may use the reserve */
 };
 
-enum {
-    OUTPUT_BYTES = 1 << 16,
-    OUTPUT_RESERVE = 1 << 15,
-    OUTPUT_RECORD = 20 << 10, /* the longest text of one output_put() */
-};
+/* RECORD: the longest text of one output_put(). */
+enum { OUTPUT_BYTES = 1 << 16, OUTPUT_RESERVE = 1 << 15, OUTPUT_RECORD = 20 << 10 };
 
 /* Starts the threads of stdout and stderr, which then stay. Returns 0 or an errno. */
 int output_start(void);

@@ -117,29 +117,24 @@ bool error_is_unreadable(const struct error *err)
 
 const char *status_name(enum status code)
 {
-    switch (code) {
-    case STATUS_HELPED:
-    case STATUS_OK: return "finished";
-    case STATUS_USAGE: return "usage";
-    case STATUS_DATA: return "data";
-    case STATUS_CHECKPOINT: return "checkpoint";
-    case STATUS_DEVICE: return "device";
-    case STATUS_PEER: return "peer";
-    case STATUS_DIVERGED: return "diverged";
-    case STATUS_BROKEN: return "broken";
-    case STATUS_BUG: return "bug";
-    case STATUS_REQUEUE: return "requeue";
-    case STATUS_INTERRUPTED: return "interrupted";
-    }
-    return "unknown";
+    static const char *const names[] = {[STATUS_OK] = "finished",
+                                        [STATUS_USAGE] = "usage",
+                                        [STATUS_DATA] = "data",
+                                        [STATUS_CHECKPOINT] = "checkpoint",
+                                        [STATUS_DEVICE] = "device",
+                                        [STATUS_PEER] = "peer",
+                                        [STATUS_DIVERGED] = "diverged",
+                                        [STATUS_BROKEN] = "broken",
+                                        [STATUS_BUG] = "bug",
+                                        [STATUS_REQUEUE] = "requeue",
+                                        [STATUS_INTERRUPTED] = "interrupted"};
+    const size_t number = code == STATUS_HELPED ? STATUS_OK : (size_t)code;
+    return number < COUNT_OF(names) && names[number] ? names[number] : "unknown";
 }
 
 void bug_abort(const char *file, int line, const char *format, ...)
 {
-    enum {
-        GLANCES = 20,
-        GLANCE = 100 /* milliseconds: for a reader who has paused, no longer than for any final error */
-    };
+    enum { GLANCES = 20, GLANCE = 100 /* milliseconds: a reader may have paused, as with any final error */ };
     struct pollfd ready = {.fd = STDERR_FILENO, .events = POLLOUT};
     char text[1024];
     size_t used = (size_t)snprintf(text, sizeof text / 2, "ztrain: bug: %.300s:%d: ", file, line);

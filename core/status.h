@@ -180,4 +180,7 @@ static inline void *status_take(void *variable)
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
+/* The words of a list of X(NAME, "word"): {LIST(LISTED_WORD)}. */
+#define LISTED_WORD(name, word) word,
+
 __END_DECLS

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* thread.h: threads other than the main one, which have all signals blocked, so that the main thread gets them; locks.
- */
+/* thread.h: threads other than the main one, with all signals blocked, so that the main thread gets them; locks. */
 #pragma once
 
 #include "core/status.h"

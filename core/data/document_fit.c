@@ -15,10 +15,7 @@ struct packer {
     int64_t leaves;  /* a power of two, at least the number of documents */
 };
 
-enum {
-    TICK = 1 << 16, /* documents between two heartbeats */
-    PIECE = 1 << 16 /* bytes of a mask that are read at a time */
-};
+enum { TICK = 1 << 16 /* documents between two heartbeats */, PIECE = 1 << 16 /* bytes of a mask at a time */ };
 
 static enum status document_fit_lengths(const struct token_set *set, int64_t seq_length, struct packer *packer,
                                         struct error *err)

@@ -13,9 +13,7 @@ _Atomic(struct flight_ring *) flight_ring_in_use;
 
 const char *flight_kind_name(enum flight_kind kind)
 {
-#define NAME(kind, name) name,
-    static const char *const names[] = {FLIGHT_KINDS(NAME)};
-#undef NAME
+    static const char *const names[] = {FLIGHT_KINDS(LISTED_WORD)};
     return kind >= 0 && kind < FLIGHT_KIND_COUNT ? names[kind] : "?";
 }
 

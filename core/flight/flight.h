@@ -6,8 +6,7 @@
  *
  * An entry costs two readings of the clock and a dozen stores; any thread may record. The ring outlives the process
  * where other ranks of the node hold it too (comm/control/control.h): what a rank did before SIGKILL can still be read.
- * All of it is relaxed atomic words; a reader leaves out an entry that it catches in the middle, whose check does not
- * fit. */
+ * All of it is relaxed atomic words; a reader leaves out an entry that it catches in the middle, by its check. */
 #pragma once
 
 #include "core/status.h"
@@ -27,7 +26,6 @@
 /* clang-format on */
 #define FLIGHT_KIND(kind, name) FLIGHT_##kind,
 enum flight_kind { FLIGHT_KINDS(FLIGHT_KIND) FLIGHT_KIND_COUNT };
-#undef FLIGHT_KIND
 const char *flight_kind_name(enum flight_kind kind); /* "reduce-scatter"; of numbers that are no kind: "?" */
 /* 0: an operation of the data channel, 1: of the control channel, -1: another piece of work. */
 static inline int flight_channel(int kind)

@@ -19,11 +19,8 @@ enum status csv_monitor_open(const char *folder, const struct csv_history *histo
                              struct error *err)
 {
     TRY(fs_mkdirs(folder, STATUS_CHECKPOINT, err));
-    struct csv_monitor *m = memory_alloc(sizeof *m);
-    m->folder = memory_text(folder);
-    m->history = *history;
-    m->count = 0;
-    *out = m;
+    *out = memory_alloc(sizeof **out);
+    **out = (struct csv_monitor){.folder = memory_text(folder), .history = *history};
     return STATUS_OK;
 }
 

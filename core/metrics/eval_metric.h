@@ -4,13 +4,8 @@
 
 #include "core/status.h"
 
-enum eval_metric {
-    EVAL_METRIC_LOSS,
-    EVAL_METRIC_ACCURACY,
-    EVAL_METRIC_F1,
-    EVAL_METRIC_REWARDS, /* the share of pairs whose chosen answer has the higher reward */
-    EVAL_METRIC_COUNT
-};
+/* REWARDS: the share of pairs whose chosen answer has the higher reward. */
+enum eval_metric { EVAL_METRIC_LOSS, EVAL_METRIC_ACCURACY, EVAL_METRIC_F1, EVAL_METRIC_REWARDS, EVAL_METRIC_COUNT };
 
 /* Which of two values is better. AUTO: the lower loss, the higher other metric. */
 enum eval_mode { EVAL_MODE_AUTO, EVAL_MODE_MIN, EVAL_MODE_MAX };

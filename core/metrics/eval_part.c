@@ -8,13 +8,10 @@ static const double largest_count = 0x1p53; /* up to here every whole number is 
 /* NULL: a value is not finite. */
 static json_t *eval_part_reals(const double *values, int count)
 {
-    json_t *array = json_array();
+    json_auto_t *array = json_array();
     for (int i = 0; i < count; i++)
-        if (json_array_append_new(array, json_real(values[i]))) {
-            json_decref(array);
-            return NULL;
-        }
-    return array;
+        if (json_array_append_new(array, json_real(values[i]))) return NULL;
+    return TAKEN(array);
 }
 
 json_t *eval_part_to_json(const struct eval_part *part)

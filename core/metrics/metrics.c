@@ -10,21 +10,21 @@
 #define AT(member) offsetof(struct step_metrics, member)
 
 /* clang-format off */
-#define PREFERENCE_FIELD(name, word, runs, place) [STEP_##name] = {"", word, STEP_TYPE_EXACT, AT(preference_values[PREFERENCE_##name]), \
+#define PREFERENCE_FIELD(name, word, runs, place) [STEP_##name] = {"", word, AS_EXACT, AT(preference_values[PREFERENCE_##name]), \
     .curve = true, .order = place, .tag = "Train/Samples/" word, .of = runs}
 const struct step_field step_fields[STEP_FIELDS] = {
-    [STEP_NUMBER] = {"", "step", STEP_TYPE_INTEGER, AT(step), .curve = false},
-    [STEP_EPOCH] = {"", "epoch", STEP_TYPE_INTEGER, AT(epoch), .curve = false},
-    [STEP_LOSS] = {"", "loss", STEP_TYPE_EXACT, AT(loss), .curve = true, .order = 1, .tag = "Train/Samples/train_loss"},
-    [STEP_GRAD_NORM] = {"", "grad_norm", STEP_TYPE_EXACT, AT(grad_norm), .curve = true, .order = 4, .tag = "Train/Samples/grad_norm"},
-    [STEP_LR] = {"", "lr", STEP_TYPE_EXACT, AT(lr), .curve = true, .order = 2, .tag = "Train/Samples/lr"},
-    [STEP_LOSS_SCALE] = {"", "loss_scale", STEP_TYPE_EXACT, AT(loss_scale), .curve = true, .order = 3, .tag = "Train/Samples/loss_scale"},
-    [STEP_SKIPPED] = {"", "skipped", STEP_TYPE_FLAG, AT(skipped), .curve = false},
-    [STEP_TOKENS] = {"", "tokens", STEP_TYPE_INTEGER, AT(tokens), .curve = false},
-    [STEP_TARGETS] = {"", "targets", STEP_TYPE_INTEGER, AT(targets), .curve = false},
-    [STEP_RATE] = {"", "tokens_per_s", STEP_TYPE_ROUGH, AT(tokens_per_s), .curve = true, .order = 5, .tag = "Train/Samples/tokens_per_s"},
-    [STEP_MFU] = {"", "mfu", STEP_TYPE_SHARE, AT(mfu), .curve = true, .order = 6, .tag = "Train/Samples/mfu"},
-    [STEP_AUX_LOSS] = {"", "aux_loss", STEP_TYPE_EXACT, AT(aux_loss), .curve = true, .order = 8, .tag = "Train/Samples/aux_loss", .of = OF_EXPERTS},
+    [STEP_NUMBER] = {"", "step", AS_INTEGER, AT(step), .curve = false},
+    [STEP_EPOCH] = {"", "epoch", AS_INTEGER, AT(epoch), .curve = false},
+    [STEP_LOSS] = {"", "loss", AS_EXACT, AT(loss), .curve = true, .order = 1, .tag = "Train/Samples/train_loss"},
+    [STEP_GRAD_NORM] = {"", "grad_norm", AS_EXACT, AT(grad_norm), .curve = true, .order = 4, .tag = "Train/Samples/grad_norm"},
+    [STEP_LR] = {"", "lr", AS_EXACT, AT(lr), .curve = true, .order = 2, .tag = "Train/Samples/lr"},
+    [STEP_LOSS_SCALE] = {"", "loss_scale", AS_EXACT, AT(loss_scale), .curve = true, .order = 3, .tag = "Train/Samples/loss_scale"},
+    [STEP_SKIPPED] = {"", "skipped", AS_FLAG, AT(skipped), .curve = false},
+    [STEP_TOKENS] = {"", "tokens", AS_INTEGER, AT(tokens), .curve = false},
+    [STEP_TARGETS] = {"", "targets", AS_INTEGER, AT(targets), .curve = false},
+    [STEP_RATE] = {"", "tokens_per_s", AS_ROUGH, AT(tokens_per_s), .curve = true, .order = 5, .tag = "Train/Samples/tokens_per_s"},
+    [STEP_MFU] = {"", "mfu", AS_SHARE, AT(mfu), .curve = true, .order = 6, .tag = "Train/Samples/mfu"},
+    [STEP_AUX_LOSS] = {"", "aux_loss", AS_EXACT, AT(aux_loss), .curve = true, .order = 8, .tag = "Train/Samples/aux_loss", .of = OF_EXPERTS},
     PREFERENCE_FIELD(REWARDS_CHOSEN, "rewards/chosen", OF_PREFERENCES, 9),
     PREFERENCE_FIELD(REWARDS_REJECTED, "rewards/rejected", OF_PREFERENCES, 10),
     PREFERENCE_FIELD(REWARDS_ACCURACIES, "rewards/accuracies", OF_PAIRS, 11),
@@ -32,17 +32,17 @@ const struct step_field step_fields[STEP_FIELDS] = {
     PREFERENCE_FIELD(LOGPS_CHOSEN, "logps/chosen", OF_LOGPS, 13),
     PREFERENCE_FIELD(LOGPS_REJECTED, "logps/rejected", OF_LOGPS, 14),
     PREFERENCE_FIELD(KL, "kl", OF_KTO, 15),
-    [STEP_DEVICE] = {"memory_bytes", "device", STEP_TYPE_INTEGER, AT(memory_device), .curve = true},
-    [STEP_HOST] = {"memory_bytes", "host", STEP_TYPE_INTEGER, AT(memory_host), .curve = true},
-    [STEP_SECONDS] = {"seconds", "step", STEP_TYPE_SECONDS, AT(seconds.step), .curve = true, .order = 7, .tag = "Train/Samples/step_seconds"},
-    [STEP_DATA] = {"seconds", "data", STEP_TYPE_ROUGH, AT(seconds.data), .curve = true},
-    [STEP_FORWARD] = {"seconds", "forward", STEP_TYPE_ROUGH, AT(seconds.forward), .curve = true},
-    [STEP_BACKWARD] = {"seconds", "backward", STEP_TYPE_ROUGH, AT(seconds.backward), .curve = true},
-    [STEP_REDUCE] = {"seconds", "reduce", STEP_TYPE_ROUGH, AT(seconds.reduce), .curve = true},
-    [STEP_OPTIMIZER] = {"seconds", "optimizer", STEP_TYPE_ROUGH, AT(seconds.optimizer), .curve = true},
-    [STEP_CHECKPOINT] = {"seconds", "checkpoint", STEP_TYPE_ROUGH, AT(seconds.checkpoint), .curve = true},
-    [STEP_ENTROPY] = {"experts", "entropy", STEP_TYPE_ROUGH, AT(load_entropy), .curve = true, .of = OF_EXPERTS},
-    [STEP_MAX_LOAD] = {"experts", "max_load", STEP_TYPE_ROUGH, AT(max_load), .curve = true, .of = OF_EXPERTS},
+    [STEP_DEVICE] = {"memory_bytes", "device", AS_INTEGER, AT(memory_device), .curve = true},
+    [STEP_HOST] = {"memory_bytes", "host", AS_INTEGER, AT(memory_host), .curve = true},
+    [STEP_SECONDS] = {"seconds", "step", AS_SECONDS, AT(seconds.step), .curve = true, .order = 7, .tag = "Train/Samples/step_seconds"},
+    [STEP_DATA] = {"seconds", "data", AS_ROUGH, AT(seconds.data), .curve = true},
+    [STEP_FORWARD] = {"seconds", "forward", AS_ROUGH, AT(seconds.forward), .curve = true},
+    [STEP_BACKWARD] = {"seconds", "backward", AS_ROUGH, AT(seconds.backward), .curve = true},
+    [STEP_REDUCE] = {"seconds", "reduce", AS_ROUGH, AT(seconds.reduce), .curve = true},
+    [STEP_OPTIMIZER] = {"seconds", "optimizer", AS_ROUGH, AT(seconds.optimizer), .curve = true},
+    [STEP_CHECKPOINT] = {"seconds", "checkpoint", AS_ROUGH, AT(seconds.checkpoint), .curve = true},
+    [STEP_ENTROPY] = {"experts", "entropy", AS_ROUGH, AT(load_entropy), .curve = true, .of = OF_EXPERTS},
+    [STEP_MAX_LOAD] = {"experts", "max_load", AS_ROUGH, AT(max_load), .curve = true, .of = OF_EXPERTS},
 };
 /* clang-format on */
 
@@ -62,10 +62,10 @@ double step_field_value(const struct step_metrics *metrics, enum step_field_inde
 {
     const struct step_field *f = &step_fields[field];
     const void *at = (const char *)metrics + f->offset;
-    if (f->type == STEP_TYPE_FLAG) return *(const bool *)at;
-    if (f->type == STEP_TYPE_INTEGER) return (double)*(const int64_t *)at;
+    if (f->type == AS_FLAG) return *(const bool *)at;
+    if (f->type == AS_INTEGER) return (double)*(const int64_t *)at;
     const double value = *(const double *)at;
-    return f->type == STEP_TYPE_SHARE && value < 0 ? NAN : value;
+    return f->type == AS_SHARE && value < 0 ? NAN : value;
 }
 
 /* ---- the file ------------------------------------------------------------ */
@@ -211,14 +211,14 @@ static void put_field(FILE *out, const struct step_metrics *m, enum step_field_i
     const struct step_field *f = &step_fields[field];
     const void *at = (const char *)m + f->offset;
     fprintf(out, "\"%s\":", f->member);
-    if (f->type == STEP_TYPE_FLAG)
+    if (f->type == AS_FLAG)
         fputs(*(const bool *)at ? "true" : "false", out);
-    else if (f->type == STEP_TYPE_INTEGER)
+    else if (f->type == AS_INTEGER)
         fprintf(out, "%" PRId64, *(const int64_t *)at);
-    else if (f->type == STEP_TYPE_SECONDS)
+    else if (f->type == AS_SECONDS)
         fprintf(out, "%.6f", *(const double *)at);
     else
-        metrics_put_number(out, step_field_value(m, field), f->type == STEP_TYPE_EXACT ? EXACT : ROUGH);
+        metrics_put_number(out, step_field_value(m, field), f->type == AS_EXACT ? EXACT : ROUGH);
 }
 
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, struct error *err)
@@ -246,8 +246,7 @@ enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, 
 enum status metrics_eval(struct metrics *metrics, int64_t step, int64_t epoch, double eval_loss, int64_t targets,
                          const struct class_scores *scores, const double *preference, struct error *err)
 {
-#define PREFERENCE_VALUE_WORD(name, word) word,
-    static const char *const preferences[] = {PREFERENCE_VALUE_LIST(PREFERENCE_VALUE_WORD)};
+    static const char *const preferences[] = {PREFERENCE_VALUE_LIST(LISTED_WORD)};
     FILE *out = metrics_line_begin(metrics);
     fprintf(out, "{\"step\":%" PRId64 ",\"epoch\":%" PRId64, step, epoch);
     metrics_put_real(out, "eval_loss", eval_loss, EXACT);

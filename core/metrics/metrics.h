@@ -128,14 +128,10 @@ enum step_field_index {
 /* clang-format on */
 
 /* FLAG: bool; INTEGER: int64_t; else double. EXACT: 17 digits; ROUGH: 6; SHARE: 6, negative: unknown; SECONDS: %.6f. */
-enum step_type {
-    STEP_TYPE_FLAG,
-    STEP_TYPE_INTEGER,
-    STEP_TYPE_EXACT,
-    STEP_TYPE_ROUGH,
-    STEP_TYPE_SHARE,
-    STEP_TYPE_SECONDS
-};
+enum step_type { AS_FLAG, AS_INTEGER, AS_EXACT, AS_ROUGH, AS_SHARE, AS_SECONDS };
+
+/* The runs that have a number. */
+enum step_field_of { OF_ALL, OF_EXPERTS, OF_PREFERENCES, OF_LOGPS, OF_PAIRS, OF_KTO };
 
 struct step_field {
     const char *object, *member; /* in the line; object "": the line's own */
@@ -144,14 +140,7 @@ struct step_field {
     bool curve;      /* the report draws it */
     int order;       /* from 1, among the scalars of the monitors; 0: none */
     const char *tag; /* there */
-    enum step_field_of {
-        OF_ALL,
-        OF_EXPERTS,
-        OF_PREFERENCES,
-        OF_LOGPS,
-        OF_PAIRS,
-        OF_KTO
-    } of; /* the runs that have it */
+    enum step_field_of of;
 };
 enum { STEP_SCALARS = 15 };
 

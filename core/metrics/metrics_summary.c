@@ -26,8 +26,8 @@ static void add_step(struct summing *sum, const struct metrics_reader *line)
     double seconds = json_number_value(json_object_get(json_object_get(line->object, "seconds"), "step"));
     if (s->steps == 0) s->first_step = line->step;
     if (line->step > s->last_step + 1) s->missing += line->step - s->last_step - 1;
-    if (line->step > s->last_step + 1 || (s->steps == 0 && line->step > 1)) /* lines before it are missing, or in
-                                                                             another file */
+    /* lines before it are missing, or in another file */
+    if (line->step > s->last_step + 1 || (s->steps == 0 && line->step > 1))
         sum->tokens_before =
             tokens - llround(seconds * json_number_value(json_object_get(line->object, "tokens_per_s")));
     s->steps++;

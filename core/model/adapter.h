@@ -13,13 +13,9 @@
 #pragma once
 
 #include "core/model/tensor_table.h"
-#include "core/training/settings.h"
 
-enum adapter_use {
-    ADAPTER_NONE, /* frozen */
-    ADAPTER_LORA, /* frozen, with A and B */
-    ADAPTER_SAVE  /* modules_to_save: trained */
-};
+/* NONE: frozen; LORA: frozen, with A and B; SAVE: trained (modules_to_save). */
+enum adapter_use { ADAPTER_NONE, ADAPTER_LORA, ADAPTER_SAVE };
 
 /* What an adapter does with a tensor of the base. */
 struct adapter_choice {
@@ -44,8 +40,7 @@ void adapter_parameter_name(const struct model_desc *desc, const struct tensor_i
  * for one that experts had, so that target_modules cannot name it. */
 bool adapter_is_parameter(const struct model_desc *desc, const struct tensor_info *a);
 
-/* Whether PEFT doubled r and lora_alpha of experts.gate_up_proj, where target_modules names gate and up. table: with
- * or without the adapter. */
+/* Whether PEFT doubled r and alpha of experts.gate_up_proj, as gate and up are targets. The table may be extended. */
 bool adapter_doubles_gate_up(const struct adapter_settings *settings, const struct model_desc *desc,
                              const struct tensor_table *table);
 

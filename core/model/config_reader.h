@@ -93,12 +93,8 @@ enum window_rule {
     WINDOW_PATTERN_OR_NONE /* the same; no layer, if sliding_window is null */
 };
 
-/* The layers without RoPE. */
-enum nope_rule {
-    NOPE_NONE,
-    NOPE_LISTED, /* in no_rope_layers */
-    NOPE_FULL    /* those without a window, if others have one */
-};
+/* The layers without RoPE. LISTED: in no_rope_layers; FULL: those without a window, if others have one. */
+enum nope_rule { NOPE_NONE, NOPE_LISTED, NOPE_FULL };
 
 struct layer_facts {
     enum window_rule windows;

@@ -6,8 +6,6 @@
 #include "core/status.h"
 
 #include <jansson.h>
-#include <stdbool.h>
-#include <stdint.h>
 
 enum { END_TOKENS_MAX = 64 };
 
@@ -18,8 +16,7 @@ struct end_tokens {
 };
 
 /* Reads eos_token_id, one id or a list, and bos_token_id of <dir>/generation_config.json, or where there is no such
- * file (or dir is NULL), of `config`, a model's config.json. STATUS_DATA: it is something else, or the file is damaged.
- */
+ * file (or dir is NULL), of `config`, a model's config.json. STATUS_DATA: it is no id, or the file is damaged. */
 enum status end_tokens_read(const char *dir, const json_t *config, struct end_tokens *tokens, struct error *err);
 
 bool end_tokens_have(const struct end_tokens *tokens, int64_t id);

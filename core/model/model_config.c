@@ -4,7 +4,6 @@
  * surprise, in REMARKS. Other keys are left alone, unless they look like a misspelt key that is read. */
 #include "core/model/model_config.h"
 
-#include "core/fsutil.h"
 #include "core/kept_files.h"
 #include "core/memory.h"
 #include "core/model/config_reader.h"
@@ -509,8 +508,7 @@ static void read_dtype(struct config_reader *reader, struct model_desc *desc)
     }
 }
 
-/* pad_token_id: torch's Embedding starts that row as zeros and leaves it out of its gradient. A negative one counts
- * from the end. */
+/* pad_token_id: torch's Embedding starts that row as zeros, without a gradient. A negative one counts from the end. */
 static void read_padding(struct config_reader *reader, struct model_desc *desc)
 {
     int64_t V = desc->vocab_size, absent = FAMILIES[desc->family].padding;

@@ -5,14 +5,9 @@
  * never ignored. A damaged config.json is STATUS_DATA. */
 #pragma once
 
-#include "core/dtype.h"
-#include "core/status.h"
-#include "core/string_list.h"
 #include "core/training/settings.h"
 
 #include <jansson.h>
-#include <stdbool.h>
-#include <stdint.h>
 
 __BEGIN_DECLS
 
@@ -95,21 +90,19 @@ struct rope_desc {
     double beta_fast, beta_slow;              /* yarn: turns within the original length */
     bool untruncated;                         /* yarn: the bounds of the blend are not rounded to whole pairs */
     double attention_factor;                  /* multiplies cosines and sines: 1 but for yarn and longrope */
-    /* Ministral 3: queries are multiplied by 1 + query_beta · log(1 + position / original_max_positions), the quotient
-     * rounded down; 0: they are not */
+    /* Ministral 3, else 0: queries times 1 + query_beta · log(1 + position / original_max_positions), rounded down */
     double query_beta;
     json_t *short_factor, *long_factor; /* longrope: owned; rotary_dim / 2 numbers */
 };
 
 /* What may differ from layer to layer. */
 struct layer_desc {
-    int64_t window;  /* 0: none; else a query sees itself and the window-1 positions before it */
-    bool no_rope;    /* q and k are not turned (SmolLM 3) */
-    bool delta;      /* a gated delta rule takes the place of attention (Qwen3.5) */
-    bool local_rope; /* they are turned by the description's local_rope (the layers with a window of Gemma 3 and OLMo 3)
-                      */
-    int64_t head_dim;          /* D */
-    int64_t num_kv_heads;      /* KV: divides H */
+    int64_t window;       /* 0: none; else a query sees itself and the window-1 positions before it */
+    bool no_rope;         /* q and k are not turned (SmolLM 3) */
+    bool delta;           /* a gated delta rule takes the place of attention (Qwen3.5) */
+    bool local_rope;      /* the description's local_rope turns them (layers with a window of Gemma 3 and OLMo 3) */
+    int64_t head_dim;     /* D */
+    int64_t num_kv_heads; /* KV: divides H */
     int64_t intermediate_size; /* F; with experts that of the shared one, 0 without */
     bool sparse;               /* it has experts in the place of its MLP */
     int64_t kv_source; /* the layer whose keys and values attention reads: this one, or one before, and it has none */
@@ -170,7 +163,7 @@ struct model_desc {
     int64_t num_types;         /* S: rows of the embedding of token types (segments); 0: there is none */
     bool bidirectional;        /* attention sees all tokens of a sequence, not only those before */
     bool embedding_norm;       /* the sum of the embeddings is normed */
-    bool pooler; /* a classifier has biases and predicts from the first token, through a matrix and tanh; else the last
+    bool pooler; /* a classifier has biases, and predicts from the first token through a matrix and tanh; else the last
                   */
     enum norm_kind norm;
     enum norm_place norm_place;
@@ -231,8 +224,7 @@ enum status model_desc_keep(const char *path, struct error *err);
 /* model_desc_load() from parsed JSON (borrowed); `where` names the source in messages. */
 enum status model_desc_from_json(const json_t *config, const char *where, struct model_desc *desc, struct error *err);
 
-/* The same from a run spec's model.config: a misspelt key is an error instead of a notice, and all faults are
- * STATUS_USAGE. */
+/* The same from a run spec's model.config: a misspelt key is an error, not a notice, and faults are STATUS_USAGE. */
 enum status model_desc_from_spec(const json_t *config, struct model_desc *desc, struct error *err);
 
 void model_desc_release(struct model_desc *desc);

@@ -2,8 +2,7 @@
 /* model_folder.h: the folder of a model that is named by its path, or by its name in the local Hugging Face cache.
  *
  * The cache is HF_HUB_CACHE, or else hub/ in HF_HOME, or else in huggingface/ of XDG_CACHE_HOME or ~/.cache. It keeps a
- * model "org/name" in models--org--name: refs/main has the revision, whose files are in snapshots/REVISION. Nothing is
- * downloaded. */
+ * model "org/name" in models--org--name: refs/main has the revision of snapshots/REVISION. Nothing is downloaded. */
 #pragma once
 
 #include "core/fsutil.h"

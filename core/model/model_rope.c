@@ -306,8 +306,7 @@ static double yarn_pair(const struct rope_desc *rope, int64_t dim, double turns)
     return (double)dim * log((double)rope->original_max_positions / (turns * two_pi)) / (2 * log(rope->theta));
 }
 
-/* yarn: pairs up to `first` keep their frequency, those from `last` on are slowed down by the factor, and in between
- * both are blended. */
+/* yarn: pairs up to `first` keep their frequency, the factor slows down those from `last` on; between, a blend. */
 struct yarn_range {
     float first, span;
 };

@@ -23,8 +23,7 @@ struct state_slices {
     void *owner;
     int count;         /* kinds of state that the rank has: the first ones of enum state_kind */
     bool weights_only; /* a checkpoint may have more */
-    /* Sets *slice to the rank's slice of `unit` (state_words() floats, padding included) in host memory, valid until
-     * the next call. */
+    /* *slice: the rank's slice of `unit` (state_words() floats, with padding) in host memory, up to the next call. */
     enum status (*get)(void *owner, enum slice_access access, enum state_kind kind, int unit, float **slice,
                        struct error *err);
 };

@@ -7,8 +7,7 @@
 
 /* ---- which tensors ------------------------------------------------------- */
 
-/* Whether the tensor is the matrix of a layer that transformers quantizes: a linear one. To bitsandbytes experts are
- * none, and routers never are. */
+/* Whether transformers quantizes the tensor: the matrix of a linear layer, no router; to bitsandbytes no expert. */
 static bool stored_is_linear(enum quantization_method method, const struct tensor_info *tensor)
 {
     return tensor->part == PART_BASE && tensor->ndim == 2 && !role_is_embedding(tensor->role) &&

@@ -11,19 +11,12 @@
 
 #include "core/model/tensor_table.h"
 #include "core/quantization/dequantize.h"
-#include "core/status.h"
-#include "core/training/settings.h"
 
 enum { STORED_ALIGN = 64 };
 
-enum stored_part {
-    STORED_CODES,         /* or the elements, if it is plain */
-    STORED_SCALES,        /* fp32; nested: codes of the map; MXFP4: exponents */
-    STORED_NESTED_SCALES, /* the rest: of nested scales */
-    STORED_MAP,
-    STORED_OFFSET,
-    STORED_PARTS
-};
+/* CODES: or the elements, if it is plain. SCALES: fp32; nested: codes of the map; MXFP4: exponents. The rest: of nested
+ * scales. */
+enum stored_part { STORED_CODES, STORED_SCALES, STORED_NESTED_SCALES, STORED_MAP, STORED_OFFSET, STORED_PARTS };
 
 struct stored_tensor {
     bool quantized; /* else it is plain: elements of `dtype` */
@@ -43,8 +36,8 @@ struct stored_settings {
     enum dtype plain;   /* dtype of tensors that are not quantized */
 };
 
-/* Of a run: as the model's folder is quantized, or as `wanted`; NULL: not. plain: the dtype of other tensors. The lists
- * are borrowed. */
+/* Of a run: as the model's folder is quantized, or as `wanted`; NULL: not. plain: of other tensors. Lists are borrowed.
+ */
 struct stored_settings stored_settings_of(const struct model_desc *desc, const struct quantization_settings *wanted,
                                           enum dtype plain);
 

@@ -38,8 +38,7 @@ enum { TENSOR_ALIGN = 64 }; /* elements: 128 bytes of bf16 */
  *
  * The inputs of layers are in unit 0, which embeds tokens too: a unit of its own would spare a tied head's gather at
  * stage 3, but a second unit of the largest size would be in memory. Experts follow one another: gate 0, up 0, gate 1,
- * …; then down 0, down 1, …. Granite's gate_up (E, 2I, C) is one tensor of all experts; so is gpt-oss', with in and out
- * exchanged. */
+ * …; then down 0, down 1, …. Granite's gate_up (E, 2I, C) is one tensor of all experts; gpt-oss' (E, C, 2I) too. */
 #define TENSOR_ROLES(X)                                                                                                \
     X(WTE, "model.embed_tokens") /* (V, C) */                                                                          \
     X(WPE, NULL)                 /* (P, C) */                                                                          \
@@ -141,13 +140,8 @@ static inline bool role_is_constant(enum tensor_role role)
     return role == ROLE_LAYER_SCALAR || role == ROLE_ROUTER_CORRECTION;
 }
 
-enum tensor_init {
-    INIT_ZERO,
-    INIT_ONE,
-    INIT_NORMAL,
-    INIT_UNIFORM,
-    INIT_LOG_UNIFORM /* the logarithm of values between 0.01 and 16 */
-};
+/* LOG_UNIFORM: the logarithm of values between 0.01 and 16. */
+enum tensor_init { INIT_ZERO, INIT_ONE, INIT_NORMAL, INIT_UNIFORM, INIT_LOG_UNIFORM };
 
 /* A tensor of the model, or of an adapter on the one that has the same role (adapter.h). */
 enum tensor_part { PART_BASE, PART_LORA_A, PART_LORA_B };
@@ -274,8 +268,7 @@ static inline bool tensor_has_blocks(const struct tensor_table *table, const str
     return table->moment_blocks && !tensor->frozen && moments_fit_blocks(tensor->offset, tensor->numel);
 }
 
-/* Whether it is the matrix of products, or those of all experts, tensor_matrices() of shape[ndim - 2, ndim - 1]; also
- * in an adapter. */
+/* Whether it is the matrix of products, or all experts': tensor_matrices() of shape[ndim - 2, ndim - 1]. */
 static inline bool tensor_is_matrix(const struct tensor_info *tensor)
 {
     const bool bias = tensor->role == ROLE_EXPERT_GATE_B || tensor->role == ROLE_EXPERT_DOWN_B;

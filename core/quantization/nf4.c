@@ -40,11 +40,8 @@ void nf4_encode(const float *x, int64_t n, bool last, uint8_t *codes, float *sca
     }
 }
 
-enum {
-    LANES = 8, /* of a vector of 256 bits */
-    ROWS = 4,  /* sums side by side, of every fourth vector */
-    LEVELS = 4 /* of sums of sums */
-};
+/* Lanes of a vector of 256 bits; rows: sums side by side, of every fourth vector; levels of sums of sums. */
+enum { LANES = 8, ROWS = 4, LEVELS = 4 };
 
 /* One lane of one row: sums of 2^power elements are added up to sums of as many sums, and so on. */
 static float nf4_cascade(const float *x, int64_t stride, int64_t n)

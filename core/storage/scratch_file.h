@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* scratch_file.h: a file on a local disk for data that ends with the process. It loses its name as soon as it is made,
- * so that its space is free again however the process ends (at worst an empty file stays), and jobs and ranks that
- * share a folder never meet. */
+/* scratch_file.h: a file on a local disk for data that ends with the process. It loses its name as soon as it is made:
+ * its space is free however the process ends (at worst an empty file stays), and jobs that share a folder never meet.
+ */
 #pragma once
 
 #include "core/status.h"
 
-/* STATUS_DEVICE: `folder` is not a folder. ztrain does not make it: below an empty mount point it would fill another
- * disk. */
+/* STATUS_DEVICE: it is no folder. ztrain makes none: below an empty mount point it would fill another disk. */
 enum status scratch_folder_check(const char *folder, struct error *err);
 
 struct scratch_file {

@@ -7,10 +7,7 @@
 #include <sys/mman.h>
 #include <sys/vfs.h>
 
-enum {
-    HUGE_PAGE = 2 << 20,
-    PAGES_MOST = 4096 /* that one part is looked up for; larger ones count as not cached */
-};
+enum { HUGE_PAGE = 2 << 20, PAGES_MOST = 4096 /* of a part that is looked up; larger ones count as not cached */ };
 static const long XFS_MAGIC = 0x58465342; /* linux/magic.h has no name for it */
 
 /* Server file systems gain more from the kernel's reading ahead, with several requests under way. */

@@ -10,10 +10,7 @@
 
 #include <stdatomic.h>
 
-enum {
-    UNCACHED_ALIGN = 4096,
-    UNCACHED_LEAST = 256 << 10 /* bytes of a part; smaller ones are read through the cache */
-};
+enum { UNCACHED_ALIGN = 4096, UNCACHED_LEAST = 256 << 10 /* smaller parts are read through the cache */ };
 
 struct uncached_file {
     const char *path;      /* borrowed; for messages */

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/text/tokenizer.h"
 #include "core/text/tokenizer_json.h"
 
 enum { MAX_FILE = 256 << 20 };

@@ -3,9 +3,7 @@
 
 const char *schedule_name(enum schedule_type type)
 {
-#define NAME(name, word) word,
-    static const char *const names[] = {SCHEDULE_LIST(NAME)};
-#undef NAME
+    static const char *const names[] = {SCHEDULE_LIST(LISTED_WORD)};
     return names[type];
 }
 

@@ -32,7 +32,6 @@
 
 #define SCHEDULE_ENTRY(name, word) SCHEDULE_##name,
 enum schedule_type { SCHEDULE_LIST(SCHEDULE_ENTRY) SCHEDULE_COUNT };
-#undef SCHEDULE_ENTRY
 
 /* The shape of WSD's decay. */
 enum decay_type { DECAY_COSINE, DECAY_LINEAR, DECAY_SQRT };

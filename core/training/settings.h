@@ -31,14 +31,11 @@ struct distill_settings {
 
 #define RECOMPUTE_ENTRY(name, word) RECOMPUTE_##name,
 enum recompute { RECOMPUTE_LIST(RECOMPUTE_ENTRY) RECOMPUTE_COUNT };
-#undef RECOMPUTE_ENTRY
 
 /* The policy's name in the run spec: "none", "norms", … */
 static inline const char *recompute_name(enum recompute policy)
 {
-#define RECOMPUTE_NAME(name, word) word,
-    static const char *const names[RECOMPUTE_COUNT] = {RECOMPUTE_LIST(RECOMPUTE_NAME)};
-#undef RECOMPUTE_NAME
+    static const char *const names[] = {RECOMPUTE_LIST(LISTED_WORD)};
     return names[policy];
 }
 
@@ -59,13 +56,10 @@ static inline const char *recompute_name(enum recompute policy)
 
 #define PREFERENCE_ENTRY(name, word) PREFERENCE_##name,
 enum preference_loss { PREFERENCE_LOSS_LIST(PREFERENCE_ENTRY) PREFERENCE_LOSS_COUNT };
-#undef PREFERENCE_ENTRY
 
 static inline const char *preference_name(enum preference_loss loss)
 {
-#define PREFERENCE_NAME(name, word) word,
-    static const char *const names[PREFERENCE_LOSS_COUNT] = {PREFERENCE_LOSS_LIST(PREFERENCE_NAME)};
-#undef PREFERENCE_NAME
+    static const char *const names[] = {PREFERENCE_LOSS_LIST(LISTED_WORD)};
     return names[loss];
 }
 
@@ -81,7 +75,6 @@ static inline const char *preference_name(enum preference_loss loss)
 
 #define PREFERENCE_VALUE_ENTRY(name, word) PREFERENCE_##name,
 enum preference_value { PREFERENCE_VALUE_LIST(PREFERENCE_VALUE_ENTRY) PREFERENCE_VALUES };
-#undef PREFERENCE_VALUE_ENTRY
 
 /* `preference`: samples are pairs of a chosen and a rejected document or, for KTO, documents with a label. */
 struct preference_settings {
