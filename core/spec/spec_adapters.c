@@ -68,13 +68,8 @@ struct spec_node *spec_adapters_pick(struct spec_context *ctx, const struct spec
                                      const struct spec_node *item)
 {
     struct spec_node *picked = spec_copy(ctx, root), *peft = spec_child(picked, "peft");
-    struct spec_node empty = *item;
-    empty.first = empty.last = NULL;
-    empty.count = 0;
-    empty.key = peft->key;
-    empty.key_pos = peft->key_pos;
-    empty.next = peft->next;
-    *peft = empty;
+    *peft = (struct spec_node){
+        .kind = item->kind, .pos = item->pos, .key = peft->key, .key_pos = peft->key_pos, .next = peft->next};
     for (const struct spec_node *child = item->first; child; child = child->next)
         if (strcmp(child->key, "name") == 0)
             spec_override(ctx, picked, "run.name=", spec_copy(ctx, child));

@@ -29,18 +29,17 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
                          struct spec_report *report)
 {
     const struct spec_full *full = spec_full(spec);
-    int errors = 0;
+    const int before = report->errors.count;
     for (const struct spec_key *key = spec_keys; key->path; key++) {
         if (!key->size || key->resume == RESUME_SILENT) continue;
         /* of a run with an adapter and one without, one difference is enough */
         if (spec_adapter_has(key) && key->offset != offsetof(struct spec_full, peft_type) &&
             (!spec->adapter.on || !json_object_get(stored, "peft.peft_type")))
             continue;
+        if (spec_auto_is_derived(full, key)) continue; /* from the model, which is compared by itself */
         /* a schedule's length that follows from the run's is stored as unset */
         bool follows =
             key->offset == offsetof(struct spec_full, spec.scheduler.total_steps) && !full->given_total_steps;
-        if (spec_auto_is_derived(full, key)) /* from the model, which is compared by itself */
-            continue;
         json_auto_t *now = follows ? NULL : spec_key_fetch(full, key), *usual = compare_value_before(spec, key);
         const json_t *was = json_object_get(stored, key->path);
         if (key->offset == offsetof(struct spec_full, spec.model.train_pad_token)) { /* "auto" is false */
@@ -53,22 +52,18 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
             same = json_number_value(was) == json_number_value(now);
         bool is_data = key->offset == offsetof(struct spec_full, spec.data.train);
         bool moved = key->resume == RESUME_CONTENTS && (is_data ? same_data : same_model);
-        if (!same && key->resume >= RESUME_CONTENTS && !moved) {
-            add_spec_difference(&report->errors, key->path, "", was, now, true);
-            errors++;
-        } else if (!same) {
-            add_spec_difference(&report->notices, key->path, "", was, now, false);
-        }
+        const bool refused = key->resume >= RESUME_CONTENTS && !moved;
+        if (!same) add_spec_difference(refused ? &report->errors : &report->notices, key->path, "", was, now, refused);
     }
-    return errors ? STATUS_USAGE : STATUS_OK;
+    return report->errors.count > before ? STATUS_USAGE : STATUS_OK;
 }
 
-/* Descriptions are compared, so that the keys of transformers 4 and 5 are equivalent. Left out is what a resumed run
- * may change (initialisation, dtypes of files, max_positions with RoPE, where it is a limit) and what follows from
- * model_type and attention_bias. */
+/* Descriptions are compared, so that keys of transformers 4 and 5 are equivalent. Left out: what a resumed run may
+ * change (initialisation, dtypes of files, max_positions with RoPE), what follows from model_type and attention_bias.
+ */
 
-/* Of each layer its window (-1: a delta rule), or whether it has RoPE (1 or 0). All alike: the window, NULL for none or
- * for RoPE. */
+/* Of each layer its window (-1: a delta rule), or 1 with RoPE, 0 without. All alike: the window; NULL: none, or RoPE.
+ */
 static json_t *compared_layers_of(const struct model_desc *desc, bool windows)
 {
     const int64_t usual = !windows ? 1 : desc->layers[0].delta ? -1 : desc->layers[0].window;

@@ -38,10 +38,10 @@ static enum status convert_read(struct spec_arena *arena, const char *path, stru
     bool opened = true;
     OWNED char *file = any_file_read(path, SPEC_MAX_BYTES, &size, &opened);
     if (!file) return error_set(err, STATUS_USAGE, "cannot read '%s': %s", path, strerror(errno));
-    char *text = size <= SPEC_MAX_BYTES ? spec_arena_copy(arena, file, size) : NULL;
-    if (!text)
+    if (size > SPEC_MAX_BYTES)
         return error_set(err, STATUS_USAGE, "'%s' is larger than %d MiB; hint: is this a configuration?", path,
                          SPEC_MAX_BYTES >> 20);
+    const char *text = spec_arena_copy(arena, file, size);
     if (strncmp(text, "\xef\xbb\xbf", 3) == 0) text += 3, size -= 3;
     const bool json = text[strspn(text, " \t\r\n")] == '{';
     *root = json ? spec_parse_json(&ctx, 0, text, size) : spec_parse_yaml(&ctx, 0, text, size);
@@ -156,10 +156,10 @@ static enum status convert_no_kind(struct convert *c, const char *path, struct e
 
 static enum status convert_find_kind(struct convert *c, const char *path, struct error *err)
 {
-    const int trainer = convert_marks_of(c->from, CONVERT_TRAINER), sft = convert_marks_of(c->from, CONVERT_SFT);
-    const int axolotl = convert_marks_of(c->from, CONVERT_AXOLOTL),
-              factory = convert_marks_of(c->from, CONVERT_FACTORY);
-    if (!trainer && !axolotl && !factory && !sft) return convert_no_kind(c, path, err);
+    const int axolotl = convert_marks_of(c->from, CONVERT_AXOLOTL), sft = convert_marks_of(c->from, CONVERT_SFT);
+    const int factory = convert_marks_of(c->from, CONVERT_FACTORY);
+    if (!axolotl && !factory && !sft && !convert_marks_of(c->from, CONVERT_TRAINER))
+        return convert_no_kind(c, path, err);
     if (axolotl && axolotl == factory)
         return error_set(err, STATUS_USAGE,
                          "'%s' has as many keys of axolotl (%d) as of LLaMA-Factory; hint: convert them one by one",
@@ -402,8 +402,7 @@ enum status spec_convert(const struct convert_request *request, FILE *out, struc
     for (int i = 0; i < request->num_files; i++) ctx.sources[2 + i] = request->files[i];
     fs_parent(last, folder);
     struct spec_node from = {.kind = NODE_MAPPING}, to = {.kind = NODE_MAPPING};
-    struct convert c = {.ctx = &ctx, .from = &from, .to = &to, .notes = notes, .folder = folder};
-    c.request = request;
+    struct convert c = {&ctx, .from = &from, .to = &to, .notes = notes, .folder = folder, .request = request};
     c.deepspeed = request->deepspeed;
     return convert_all(&c, out, errors, err);
 }

@@ -67,10 +67,8 @@ static void adapter_all_linear(struct convert *c, bool on)
 {
     const bool linear = c->kind == CONVERT_AXOLOTL && convert_take_switch(c, "lora_target_linear");
     const struct spec_node *listed = spec_find(c->to, "peft.target_modules");
-    if (!linear || !on) {
-        if (linear) convert_nothing(c, "lora_target_linear");
-        return;
-    }
+    if (linear && !on) convert_nothing(c, "lora_target_linear");
+    if (!linear || !on) return;
     if (adapter_has_more(listed))
         convert_note(c, "'lora_target_linear' true: all-linear counts, and not lora_target_modules; embedding and head "
                         "are not among them");

@@ -68,18 +68,13 @@ static const char *data_place(struct convert *c, const struct data_set *set, con
 
 static const char *data_places(struct convert *c, const struct data_set *set, const char *shards)
 {
-    if (!set->more) return data_place(c, set, shards);
-    OWNED char *words = NULL;
-    size_t size;
-    FILE *out = memory_stream(&words, &size);
-    struct data_set file = {.input = set->input, .unlisted = true};
-    fputs(data_place(c, &file, shards), out);
+    struct data_set file = {.input = set->input, .unlisted = set->unlisted || set->more};
+    const char *words = data_place(c, &file, shards);
     for (const struct spec_node *item = set->more; item; item = item->next) {
         file.input = item->text;
-        fprintf(out, " %s", data_place(c, &file, shards));
+        words = convert_text(c, "%s %s", words, data_place(c, &file, shards));
     }
-    fclose(out);
-    return spec_arena_copy(c->ctx->arena, words, size);
+    return words;
 }
 
 static void data_add(struct data_sets *sets, const struct data_set *set, bool validates)

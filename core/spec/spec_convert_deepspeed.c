@@ -30,8 +30,7 @@ static const char *deepspeed_text(struct convert *c, const struct spec_key *key,
 {
     json_auto_t *value = spec_key_convert(c->ctx, key, node);
     OWNED char *text = value ? spec_json_text(value) : NULL;
-    const char *copy = text ? spec_arena_text(c->ctx->arena, text) : "";
-    return copy;
+    return text ? spec_arena_text(c->ctx->arena, text) : "";
 }
 
 static void deepspeed_value(struct convert *c, const struct spec_key *key, struct spec_node *node)
@@ -109,16 +108,15 @@ static void deepspeed_optimizer(struct convert *c, struct spec_node *root)
     const struct spec_key *key = spec_key_find("optimizer.type");
     const struct spec_node *mine = spec_find(c->to, key->path);
     if (!type || type->kind != NODE_STRING) return;
-    if (spec_choice_is_available(key, type->text)) {
-        const char *chosen = deepspeed_text(c, key, type);
-        if (c->optimizer && mine && strcmp(chosen, deepspeed_text(c, key, mine)) != 0 &&
-            strcasecmp(type->text, "adam") != 0)
-            convert_note(c, "'%s' %s: the optimizer %s of the DeepSpeed configuration counts, as in Trainer",
-                         c->optimizer->key, convert_show(c, c->optimizer), convert_show(c, type));
-        return;
+    if (!spec_choice_is_available(key, type->text)) {
+        convert_note(c, "'optimizer.type' %s is not here: the optimizer of the arguments counts",
+                     convert_show(c, type));
+        spec_unlink(root, spec_child(root, "optimizer"));
+    } else if (c->optimizer && mine && strcmp(deepspeed_text(c, key, type), deepspeed_text(c, key, mine)) != 0 &&
+               strcasecmp(type->text, "adam") != 0) {
+        convert_note(c, "'%s' %s: the optimizer %s of the DeepSpeed configuration counts, as in Trainer",
+                     c->optimizer->key, convert_show(c, c->optimizer), convert_show(c, type));
     }
-    convert_note(c, "'optimizer.type' %s is not here: the optimizer of the arguments counts", convert_show(c, type));
-    spec_unlink(root, spec_child(root, "optimizer"));
 }
 
 /* Of bf16 and fp16 the one that the DeepSpeed configuration switches on counts. */

@@ -3,8 +3,7 @@
  * docs/run-spec*.md: both are made from the key table. */
 #include "core/spec/spec_keys.h"
 
-#define TYPE_NAME(name, word) word,
-static const char *const type_names[] = {SPEC_KEY_TYPES(TYPE_NAME)};
+static const char *const type_names[] = {SPEC_KEY_TYPES(LISTED_WORD)};
 
 static void spec_help_value(FILE *out, const struct spec_key *key)
 {

@@ -90,13 +90,8 @@ static json_t *convert_pair(struct spec_context *ctx, const struct spec_key *key
 {
     if (node->kind != NODE_LIST || node->count != 2)
         return wrong(ctx, key, node, "a list of two numbers, like [0.9, 0.999]");
-    json_t *first = convert_real(ctx, key, node->first), *second = convert_real(ctx, key, node->last);
-    if (!first || !second) {
-        json_decref(first);
-        json_decref(second);
-        return NULL;
-    }
-    return json_pack("[oo]", first, second);
+    json_auto_t *first = convert_real(ctx, key, node->first), *second = convert_real(ctx, key, node->last);
+    return first && second ? json_pack("[OO]", first, second) : NULL;
 }
 
 static json_t *convert_size(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
@@ -141,19 +136,16 @@ static json_t *convert_item(struct spec_context *ctx, const struct spec_key *key
 static json_t *convert_each(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node,
                             converter *convert)
 {
-    json_t *all = node->kind == NODE_LIST ? json_array() : json_object();
+    json_auto_t *all = node->kind == NODE_LIST ? json_array() : json_object();
     for (const struct spec_node *child = node->first; child; child = child->next) {
         json_t *item = convert(ctx, key, child);
-        if (!item) {
-            json_decref(all);
-            return NULL;
-        }
+        if (!item) return NULL;
         if (node->kind == NODE_LIST)
             json_array_append_new(all, item);
         else
             json_object_set_new(all, child->key, item);
     }
-    return all;
+    return TAKEN(all);
 }
 
 /* Any value, as it is. */
@@ -212,17 +204,13 @@ static json_t *convert_prompt(struct spec_context *ctx, const struct spec_key *k
 /* "fp32, bf16 or fp16", of the choices that are used */
 static const char *value_choices(struct spec_context *ctx, const struct spec_key *key)
 {
-    int used = 0, i = 0;
-    for (const struct spec_choice *choice = key->choices; choice->name; choice++)
-        used += choice->verdict == VERDICT_USED;
-    const char *names = "";
+    const char *names = NULL, *last = NULL;
     for (const struct spec_choice *choice = key->choices; choice->name; choice++) {
         if (choice->verdict != VERDICT_USED) continue;
-        const char *glue = i == 0 ? "" : i == used - 1 ? " or " : ", ";
-        names = spec_arena_printf(ctx->arena, "%s%s%s", names, glue, choice->name);
-        i++;
+        if (last) names = names ? spec_arena_printf(ctx->arena, "%s, %s", names, last) : last;
+        last = choice->name;
     }
-    return names;
+    return names ? spec_arena_printf(ctx->arena, "%s or %s", names, last) : last;
 }
 
 static json_t *convert_choice(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
@@ -401,7 +389,7 @@ static json_t *convert_sources(struct spec_context *ctx, const struct spec_key *
         return spec_error(ctx, node->pos,
                           "'%s' has %d sources, and a mixture has %d at most; hint: a glob is one source", key->path,
                           node->count, SPEC_MAX_SOURCES);
-    json_t *list = json_array();
+    json_auto_t *list = json_array();
     for (const struct spec_node *child = node->first; child; child = child->next) {
         enum spec_amount amount = SPEC_AMOUNT_NONE;
         json_t *source = convert_source(ctx, key, child, &amount);
@@ -409,9 +397,7 @@ static json_t *convert_sources(struct spec_context *ctx, const struct spec_key *
         good = source && fits(ctx, key, child, list, source, all, amount) && good;
         if (source) json_array_append_new(list, source);
     }
-    if (good) return list;
-    json_decref(list);
-    return NULL;
+    return good ? TAKEN(list) : NULL;
 }
 
 json_t *spec_key_convert(struct spec_context *ctx, const struct spec_key *key, const struct spec_node *node)
@@ -522,23 +508,21 @@ static void store_prompts_field(struct spec_full *full, const json_t *value)
 
 static void store_sources_field(struct spec_full *full, const json_t *value)
 {
-    const size_t count = json_array_size(value);
-    struct string_list *paths = &full->spec.data.train;
-    full->spec.data.amount = SPEC_AMOUNT_NONE;
-    full->spec.data.amounts = NULL;
-    if (!json_is_object(json_array_get(value, 0))) return;
-    const bool weighs = json_object_get(json_array_get(value, 0), "weight");
-    full->spec.data.amount = weighs ? SPEC_AMOUNT_WEIGHT : SPEC_AMOUNT_EPOCHS;
-    full->spec.data.amounts = spec_arena_alloc(&full->arena, count * sizeof *full->spec.data.amounts);
-    paths->count = (int)count;
-    paths->items = spec_arena_alloc(&full->arena, (count + 1) * sizeof *paths->items);
-    for (size_t i = 0; i < count; i++) {
-        const json_t *source = json_array_get(value, i);
-        const char *path = json_string_value(json_object_get(source, "path"));
-        paths->items[i] = spec_arena_text(&full->arena, path);
-        full->spec.data.amounts[i] =
-            json_number_value(json_object_get(source, spec_amount_names[full->spec.data.amount]));
+    struct data_settings *data = &full->spec.data;
+    const json_t *first = json_array_get(value, 0);
+    json_auto_t *paths = json_array();
+    json_t *source;
+    size_t i;
+    data->amount = !json_is_object(first)             ? SPEC_AMOUNT_NONE
+                   : json_object_get(first, "weight") ? SPEC_AMOUNT_WEIGHT
+                                                      : SPEC_AMOUNT_EPOCHS;
+    const char *amount = spec_amount_names[data->amount];
+    data->amounts = amount ? spec_arena_alloc(&full->arena, json_array_size(value) * sizeof *data->amounts) : NULL;
+    json_array_foreach (value, i, source) {
+        json_array_append(paths, amount ? json_object_get(source, "path") : source);
+        if (amount) data->amounts[i] = json_number_value(json_object_get(source, amount));
     }
+    spec_arena_list(&full->arena, &data->train, paths);
 }
 
 static void store_modules(struct spec_full *full, struct module_names *names, const json_t *value)
@@ -603,7 +587,7 @@ void spec_key_store(struct spec_full *full, const struct spec_key *key, json_t *
 {
     ASSERT(key->size > 0);
     char *field = (char *)full + key->offset;
-    const char *text = json_is_string(value) ? json_string_value(value) : NULL;
+    const char *text = json_string_value(value);
     char *copy = text ? spec_arena_text(&full->arena, text) : NULL;
     switch (key->type) {
     case KEY_BOOL: *(bool *)(void *)field = json_is_true(value); break;
@@ -623,10 +607,7 @@ void spec_key_store(struct spec_full *full, const struct spec_key *key, json_t *
         break;
     case KEY_STRING: *(char **)(void *)field = copy; break;
     case KEY_STRING_LIST: spec_arena_list(&full->arena, (struct string_list *)(void *)field, value); break;
-    case KEY_SOURCES:
-        store_sources_field(full, value);
-        if (!full->spec.data.amount) spec_arena_list(&full->arena, (struct string_list *)(void *)field, value);
-        break;
+    case KEY_SOURCES: store_sources_field(full, value); break;
     case KEY_PROMPTS: store_prompts_field(full, value); break;
     case KEY_MODULES: store_modules(full, (struct module_names *)(void *)field, value); break;
     case KEY_PATTERNS: value = store_patterns(full, key, value); break;

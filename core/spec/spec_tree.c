@@ -83,12 +83,8 @@ static void tree_problem_add(struct spec_context *ctx, struct spec_problems *pro
         problems->dropped++;
         return;
     }
-    problems->items[problems->count] = (struct spec_problem){
-        .pos = pos,
-        .order = problems->count,
-        .text = spec_arena_vprintf(ctx->arena, format, args),
-    };
-    problems->count++;
+    const struct spec_problem problem = {pos, problems->count, spec_arena_vprintf(ctx->arena, format, args)};
+    problems->items[problems->count++] = problem;
 }
 
 void *spec_error(struct spec_context *ctx, struct spec_pos pos, const char *format, ...)
@@ -118,9 +114,7 @@ const char *spec_show(struct spec_context *ctx, const char *text)
     while (cut && length > 0 && ((unsigned char)text[length] & 0xc0) == 0x80) /* not inside a character */
         length--;
     const char *shown = spec_arena_printf(ctx->arena, "%.*s%s", (int)length, text, cut ? "..." : "");
-    char escaped[4 * MAX_SHOWN + 4];
-    shown = printable(shown, escaped, sizeof escaped);
-    return spec_arena_text(ctx->arena, shown);
+    return spec_arena_text(ctx->arena, printable(shown, (char[4 * MAX_SHOWN + 4]){0}, 4 * MAX_SHOWN + 4));
 }
 
 int spec_pos_compare(struct spec_pos a, struct spec_pos b)
@@ -318,8 +312,7 @@ static bool tree_same_value(const struct spec_node *a, const struct spec_node *b
 static void tree_refuse_both(struct spec_context *ctx, const char *path, const struct spec_node *a,
                              const struct spec_node *b)
 {
-    bool values = a->kind != NODE_MAPPING && a->kind != NODE_LIST && b->kind != NODE_MAPPING && b->kind != NODE_LIST;
-    if (values)
+    if (a->text && b->text)
         spec_error(ctx, a->key_pos, "'%s' is %s here and %s at %s; hint: keep one of the two", path,
                    spec_show(ctx, a->text), spec_show(ctx, b->text), spec_pos_text(ctx, b->key_pos));
     else

@@ -49,25 +49,20 @@ void spec_write_string(FILE *out, const char *text)
 
 static void write_flow(FILE *out, const json_t *value)
 {
-    const char *glue = "";
-    switch (json_typeof(value)) {
-    case JSON_NULL:
-    case JSON_TRUE:
-    case JSON_FALSE:
-    case JSON_INTEGER: json_dumpf(value, out, JSON_ENCODE_ANY); return;
-    case JSON_REAL: write_real(out, json_real_value(value)); return;
-    case JSON_STRING: spec_write_string(out, json_string_value(value)); return;
-    case JSON_ARRAY:
+    const char *glue = "", *key;
+    json_t *item;
+    if (json_is_real(value)) {
+        write_real(out, json_real_value(value));
+    } else if (json_is_string(value)) {
+        spec_write_string(out, json_string_value(value));
+    } else if (json_is_array(value)) {
         fputc('[', out);
         for (size_t i = 0; i < json_array_size(value); i++, glue = ", ") {
             fputs(glue, out);
             write_flow(out, json_array_get(value, i));
         }
         fputc(']', out);
-        return;
-    case JSON_OBJECT: {
-        const char *key;
-        json_t *item;
+    } else if (json_is_object(value)) {
         fputc('{', out);
         json_object_foreach ((json_t *)value, key, item) {
             fputs(glue, out);
@@ -77,8 +72,8 @@ static void write_flow(FILE *out, const json_t *value)
             glue = ", ";
         }
         fputc('}', out);
-        return;
-    }
+    } else {
+        json_dumpf(value, out, JSON_ENCODE_ANY);
     }
 }
 
