@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* spec.h: the run spec. One key table (spec_keys.c) drives parsing, defaults, --help-spec, the documentation and the
  * comparison on resume. spec_load() turns files and overrides into values, spec_resolve_…() fill in what follows.
- * Errors are collected as "file:line:column: message; hint" for the caller, who exits 2; an absent key is at 1:1, an
- * override at "--set a.b.c". */
+ * Errors are collected as "file:line:column: message; hint", of absent keys at 1:1, of overrides at "--set a.b.c". */
 #pragma once
 
 #include "core/metrics/eval_metric.h"

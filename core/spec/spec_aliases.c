@@ -72,7 +72,7 @@ static void alias_to_section(struct spec_context *ctx, struct spec_node *root, s
 /* Python takes 0 and 1 as truth values, and so does DeepSpeed. */
 static void alias_as_bool(struct spec_node *node)
 {
-    if (node->kind != NODE_INT || node->integer < 0 || node->integer > 1) return;
+    if (!node || node->kind != NODE_INT || node->integer < 0 || node->integer > 1) return;
     node->kind = NODE_BOOL;
     node->boolean = node->integer == 1;
 }
@@ -131,8 +131,6 @@ void spec_normalise(struct spec_context *ctx, struct spec_node *root)
             rename_key(ctx, parent, node, spec_key_leaf(key->fallback));
         }
     }
-    for (const struct spec_key *key = spec_keys; key->path; key++) {
-        struct spec_node *node = key->type == KEY_BOOL && spec_auto_is_allowed(key) ? spec_find(root, key->path) : NULL;
-        if (node) alias_as_bool(node);
-    }
+    for (const struct spec_key *key = spec_keys; key->path; key++)
+        if (key->type == KEY_BOOL && spec_auto_is_allowed(key)) alias_as_bool(spec_find(root, key->path));
 }

@@ -58,12 +58,10 @@ enum status spec_compare(const struct run_spec *spec, const json_t *stored, bool
     return report->errors.count > before ? STATUS_USAGE : STATUS_OK;
 }
 
-/* Descriptions are compared, so that keys of transformers 4 and 5 are equivalent. Left out: what a resumed run may
- * change (initialisation, dtypes of files, max_positions with RoPE), what follows from model_type and attention_bias.
- */
+/* Descriptions are compared, so that keys of transformers 4 and 5 are equivalent. Left out is what a resumed run may
+ * change (initialisation, dtypes of files, max_positions with RoPE) or follows from model_type and attention_bias. */
 
-/* Of each layer its window (-1: a delta rule), or 1 with RoPE, 0 without. All alike: the window; NULL: none, or RoPE.
- */
+/* Of each layer its window (-1: a delta rule), or 1 with RoPE, 0 without. All alike: the window; NULL: none, RoPE. */
 static json_t *compared_layers_of(const struct model_desc *desc, bool windows)
 {
     const int64_t usual = !windows ? 1 : desc->layers[0].delta ? -1 : desc->layers[0].window;

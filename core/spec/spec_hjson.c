@@ -205,18 +205,21 @@ static bool hjson_key(struct reader *r, struct spec_node **key)
     return hjson_skip_blank(r);
 }
 
-static bool hjson_member(struct reader *r, struct spec_node *mapping)
+/* A member of a mapping, or an item of a list. */
+static bool hjson_member(struct reader *r, struct spec_node *parent)
 {
-    struct spec_node *key, *value;
-    if (!hjson_key(r, &key)) return false;
-    if (r->at == r->end || *r->at != ':') FAIL(r, "no ':' after the key '%s'", spec_show(r->ctx, key->key));
-    r->at++;
+    struct spec_node none = {.key = NULL}, *key = &none, *value;
+    if (parent->kind == NODE_MAPPING) {
+        if (!hjson_key(r, &key)) return false;
+        if (r->at == r->end || *r->at != ':') FAIL(r, "no ':' after the key '%s'", spec_show(r->ctx, key->key));
+        r->at++;
+    }
     if (!hjson_value(r, &value)) return false;
     value->key = key->key;
     value->key_pos = key->key_pos;
-    if (mapping->count == SPEC_MAX_MAPPING)
+    if (key->key && parent->count == SPEC_MAX_MAPPING)
         FAIL_AT(r, value->key_pos, "a section has more than %d keys", SPEC_MAX_MAPPING);
-    spec_attach(r->ctx, mapping, value);
+    spec_attach(r->ctx, parent, value);
     return true;
 }
 
@@ -227,19 +230,11 @@ static bool hjson_members(struct reader *r, struct spec_node *node, char close)
         if (!hjson_skip_blank(r)) return false;
         if (r->at == r->end && close)
             FAIL_AT(r, node->pos, "this %s has no end", node->kind == NODE_LIST ? "list" : "section");
-        if (r->at == r->end) return true;
-        if (*r->at == close) {
-            r->at++;
+        if (r->at == r->end || *r->at == close) {
+            r->at += close != 0;
             return true;
         }
-        struct spec_node *item;
-        if (node->kind == NODE_MAPPING) {
-            if (!hjson_member(r, node)) return false;
-        } else {
-            if (!hjson_value(r, &item)) return false;
-            spec_attach(r->ctx, node, item);
-        }
-        if (!hjson_skip_blank(r)) return false;
+        if (!hjson_member(r, node) || !hjson_skip_blank(r)) return false;
         if (r->at < r->end && *r->at == ',') r->at++;
     }
 }

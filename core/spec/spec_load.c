@@ -32,10 +32,7 @@ static struct spec_node *load_source(struct spec_context *ctx, int source, const
     size_t size = given ? strlen(given) : 0;
     const char *text = given ? given : spec_read_file(ctx, source, &size);
     if (!text) return NULL;
-    if (size >= 3 && memcmp(text, mark, 3) == 0) {
-        text += 3;
-        size -= 3;
-    }
+    if (size >= 3 && memcmp(text, mark, 3) == 0) text += 3, size -= 3;
     struct spec_node *root =
         source == 1 ? spec_parse_json(ctx, source, text, size) : spec_parse_yaml(ctx, source, text, size);
     if (root && root->kind != NODE_MAPPING) {
@@ -54,19 +51,15 @@ static void load_override(struct spec_context *ctx, struct spec_node *root, int 
     struct spec_pos pos = {.source = source};
     const char *equals = strchr(assignment, '=');
     struct spec_node empty = {.kind = NODE_NULL, .text = "", .plain = true}, *value = &empty;
+    json_auto_t *name = equals ? json_stringn(assignment, (size_t)(equals - assignment)) : NULL;
     if (!equals) {
         spec_error(ctx, pos, "no value; hint: write --set a.b.c=VALUE");
-        return;
-    }
-    json_t *name = json_stringn(assignment, (size_t)(equals - assignment)); /* NULL if it is not UTF-8 */
-    json_decref(name);
-    if (!name) {
+    } else if (!name) {
         spec_error(ctx, pos, "the key's name is not text in UTF-8");
-        return;
+    } else if (!equals[1] || (value = spec_parse_yaml(ctx, source, equals + 1, strlen(equals + 1)))) {
+        value->pos = value->key_pos = pos;
+        spec_override(ctx, root, assignment, value);
     }
-    if (equals[1] && !(value = spec_parse_yaml(ctx, source, equals + 1, strlen(equals + 1)))) return;
-    value->pos = value->key_pos = pos;
-    spec_override(ctx, root, assignment, value);
 }
 
 /* The folder that a path or a model's name stands for, and that of a config.json; a path that is neither stays. */
@@ -138,14 +131,10 @@ static enum status load_sources(const char *path, const char *text, const char *
 
     spec_problems_print(&ctx, &ctx.errors, &report->errors);
     spec_problems_print(&ctx, &ctx.notices, &report->notices);
-    bool good = ctx.errors.count == 0;
-    *spec = good ? &full->spec : NULL;
-    if (!good) {
-        spec_free(&full->spec);
-        return STATUS_USAGE;
-    }
+    if (ctx.errors.count) spec_free(&full->spec);
+    *spec = ctx.errors.count ? NULL : &full->spec;
     for (struct run_spec *each = *spec; each; each = each->next) load_folders(spec_full(each));
-    return STATUS_OK;
+    return *spec ? STATUS_OK : STATUS_USAGE;
 }
 
 enum status spec_load(const char *path, const char *deepspeed, const char *const *overrides, int num_overrides,

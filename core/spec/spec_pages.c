@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* spec_pages.c: --help-spec, and the same as JSON, from which scripts/spec-pages.py makes the tables of
- * docs/run-spec*.md: both are made from the key table. */
+/* spec_pages.c: the key table as --help-spec, and as JSON, from which scripts/spec-pages.py makes docs/run-spec*.md. */
 #include "core/spec/spec_keys.h"
 
 static const char *const type_names[] = {SPEC_KEY_TYPES(LISTED_WORD)};

@@ -344,13 +344,11 @@ struct spec_auto *spec_auto_record(struct spec_full *full, const struct spec_key
 void spec_auto_clipping(const struct spec_context *ctx, struct spec_full *full, const struct spec_node *root)
 {
     const struct spec_node *node = spec_find(root, "gradient_clipping");
-    const bool deepspeed = *ctx->sources[1];
-    if (!deepspeed || (node && node->kind != NODE_NULL)) return;
+    if (!*ctx->sources[1] || (node && node->kind != NODE_NULL)) return;
     full->unset_clipping = true;
     full->spec.gradient_clipping = 1;
-    struct spec_auto *filled =
-        spec_auto_record(full, spec_key_find("gradient_clipping"), "DeepSpeed's default; 0 switches clipping off");
-    filled->was = "unset";
+    static const char from[] = "DeepSpeed's default; 0 switches clipping off";
+    spec_auto_record(full, spec_key_find("gradient_clipping"), from)->was = "unset";
 }
 
 void spec_auto_origin(struct spec_full *full, const struct spec_key *key, const char *from)
