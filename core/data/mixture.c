@@ -59,11 +59,6 @@ void interleave_weights(const double *weights, int count, int64_t *amounts)
     }
 }
 
-static int64_t mixture_quotient_above(int64_t a, int64_t b)
-{
-    return (a - 1) / b + 1;
-}
-
 static void begin_period(struct interleave_cursor *cursor, int64_t number)
 {
     const struct interleave *order = cursor->order;
@@ -71,7 +66,7 @@ static void begin_period(struct interleave_cursor *cursor, int64_t number)
     for (int s = 0; s < order->count; s++) {
         cursor->taken[s] = number * order->shares[s];
         cursor->credit[s] = 0;
-        cursor->deadline[s] = mixture_quotient_above(order->period, order->shares[s]);
+        cursor->deadline[s] = ceil_div(order->period, order->shares[s]);
     }
 }
 
@@ -96,8 +91,7 @@ int interleave_next(struct interleave_cursor *cursor)
     cursor->taken[chosen]++;
     cursor->credit[chosen] -= order->period;
     const int64_t in_period = (cursor->place - 1) % order->period + 1;
-    cursor->deadline[chosen] =
-        in_period + mixture_quotient_above(order->period - cursor->credit[chosen], order->shares[chosen]);
+    cursor->deadline[chosen] = in_period + ceil_div(order->period - cursor->credit[chosen], order->shares[chosen]);
     if (in_period == order->period) begin_period(cursor, cursor->place / order->period);
     return chosen;
 }

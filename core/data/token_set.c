@@ -126,38 +126,33 @@ static void token_shard_release(struct shard *shard)
 /* Adds the shard `path`. One added since `own` (by the same glob) counts once; one added before is refused. */
 static enum status set_add(struct token_set *set, int own, const char *path, struct error *err)
 {
-    struct shard shard;
+    RELEASED(token_shard_release) struct shard shard = {.header = 0};
     int same = 0;
-    enum status status = token_set_find_files(path, &shard, err);
-    while (status == STATUS_OK && same < set->num_shards && strcmp(set->shards[same].bin.path, shard.bin.path) != 0)
-        same++;
-    if (status == STATUS_OK && same < own)
-        status =
-            error_set(err, STATUS_DATA, "token shard '%s' is named twice; hint: name each shard once", shard.bin.path);
-    if (status != STATUS_OK || same < set->num_shards) {
-        token_shard_release(&shard);
-        return status;
-    }
+    TRY(token_set_find_files(path, &shard, err));
+    while (same < set->num_shards && strcmp(set->shards[same].bin.path, shard.bin.path) != 0) same++;
+    if (same < own)
+        return error_set(err, STATUS_DATA, "token shard '%s' is named twice; hint: name each shard once",
+                         shard.bin.path);
+    if (same < set->num_shards) return STATUS_OK;
     set->shards = memory_grow(set->shards, (size_t)set->num_shards, sizeof *set->shards);
     set->shards[set->num_shards++] = shard;
+    shard = (struct shard){.header = 0}; /* the set has its paths */
     return STATUS_OK;
 }
 
 static enum status set_add_matches(struct token_set *set, const char *pattern, struct error *err)
 {
-    glob_t found = {0};
+    RELEASED(globfree) glob_t found = {0};
     struct slow_call slow;
     heartbeat_slow_begin(&slow, "looking for", pattern, -1);
     int own = set->num_shards, rc = glob(pattern, 0, NULL, &found); /* in the order of bytes: LC_COLLATE is C */
     heartbeat_slow_end(&slow);
-    enum status status = STATUS_OK;
     if (rc == GLOB_NOSPACE) memory_exhausted(0);
-    for (size_t i = 0; rc == 0 && i < found.gl_pathc && status == STATUS_OK; i++) {
+    for (size_t i = 0; rc == 0 && i < found.gl_pathc; i++) {
         const char *path = found.gl_pathv[i];
-        if (token_set_base_length(path) < strlen(path) && !fs_is_dir(path)) status = set_add(set, own, path, err);
+        if (token_set_base_length(path) < strlen(path) && !fs_is_dir(path)) TRY(set_add(set, own, path, err));
     }
-    globfree(&found);
-    return status;
+    return STATUS_OK;
 }
 
 static enum status set_add_pattern(struct token_set *set, const char *pattern, struct error *err)
@@ -453,9 +448,8 @@ static const struct shard *shard_of(const struct token_set *set, int64_t index, 
     return &set->shards[low];
 }
 
-/* Reads tokens [first, first + count) of one shard. The raw tokens go to the end of `out` and are widened from
- * the front on: token i is written to bytes 4i … 4i+3, which end before raw token i+1 at
- * (4 - bytes)·count + bytes·(i+1). */
+/* Reads tokens [first, first + count) of one shard. The raw tokens go to the end of `out` and are widened from the
+ * front on: the four bytes of token i end before raw token i + 1. */
 static enum status token_shard_read(const struct shard *shard, int64_t first, int64_t count, int64_t vocab_size,
                                     int32_t *out, struct error *err)
 {
@@ -464,16 +458,12 @@ static enum status token_shard_read(const struct shard *shard, int64_t first, in
     unsigned char *raw = (unsigned char *)out + (4 - bytes) * count;
     TRY(shard_file_read(&shard->bin, offset, count * bytes, raw, err));
     for (int64_t i = 0; i < count; i++) {
-        int64_t id;
-        if (bytes == 2) {
-            uint16_t value;
+        uint32_t value = 0;
+        if (bytes == 2)
             memcpy(&value, raw + 2 * i, 2);
-            id = value;
-        } else {
-            uint32_t value;
+        else
             memcpy(&value, raw + 4 * i, 4);
-            id = shard->type.is_signed ? (int64_t)(int32_t)value : (int64_t)value;
-        }
+        const int64_t id = shard->type.is_signed ? (int64_t)(int32_t)value : (int64_t)value;
         if (id < 0 && vocab_size == INT32_MAX) /* the caller knows of no model */
             return error_set(err, STATUS_DATA, "'%s' at byte %lld: token id %lld is negative", shard->bin.path,
                              (long long)(offset + i * bytes), (long long)id);

@@ -61,11 +61,6 @@ static enum status csv_cut(int64_t first_step, const char *path, bool *empty, st
     return error_system(err, STATUS_CHECKPOINT, errno, "cannot cut '%s'", path);
 }
 
-static enum status csv_write_row(const struct series *series, const char *row, struct error *err)
-{
-    return fs_write(series->fd, series->path, row, strlen(row), STATUS_CHECKPOINT, err);
-}
-
 static enum status open_series(struct csv_monitor *m, const char *tag, struct series **out, struct error *err)
 {
     char name[256], path[FS_PATH_MAX], heading[300];
@@ -79,11 +74,11 @@ static enum status open_series(struct csv_monitor *m, const char *tag, struct se
     TRY(csv_cut(evaluates ? m->history.first_eval : m->history.first_train, path, &empty, err));
     int fd = io_open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) return error_system(err, STATUS_CHECKPOINT, errno, "cannot create '%s'", path);
-    struct series *series = *out = &m->series[m->count++];
-    *series = (struct series){.tag = memory_text(tag), .path = memory_text(path), .fd = fd};
+    *out = &m->series[m->count++];
+    **out = (struct series){.tag = memory_text(tag), .path = memory_text(path), .fd = fd};
     const char *slash = strrchr(tag, '/');
     snprintf(heading, sizeof heading, "step,%s\r\n", slash ? slash + 1 : tag);
-    return empty ? csv_write_row(series, heading, err) : STATUS_OK;
+    return empty ? fs_write(fd, path, heading, strlen(heading), STATUS_CHECKPOINT, err) : STATUS_OK;
 }
 
 /* The shortest of the usual formats from which the value is read back. */
@@ -106,8 +101,8 @@ enum status csv_monitor_scalars(struct csv_monitor *m, int64_t step, const struc
             if (!strcmp(m->series[k].tag, scalars[i].tag)) series = &m->series[k];
         if (!series) TRY(open_series(m, scalars[i].tag, &series, err));
         csv_format(scalars[i].value, number, sizeof number);
-        snprintf(row, sizeof row, "%" PRId64 ",%s\r\n", step, number);
-        TRY(csv_write_row(series, row, err));
+        const int bytes = snprintf(row, sizeof row, "%" PRId64 ",%s\r\n", step, number);
+        TRY(fs_write(series->fd, series->path, row, (size_t)bytes, STATUS_CHECKPOINT, err));
     }
     return STATUS_OK;
 }

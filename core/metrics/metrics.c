@@ -160,11 +160,6 @@ static void metrics_put_json(FILE *out, const char *before, const char *name, js
     json_decref(value);
 }
 
-static void metrics_put_string(FILE *out, const char *before, const char *name, const char *value)
-{
-    metrics_put_json(out, before, name, value ? json_string(value) : NULL);
-}
-
 /* The sources of a mixture, {"PATH":{"samples":…,"epochs":…,"targets":…},…} */
 static json_t *sources_to_json(const struct step_metrics *m)
 {
@@ -284,8 +279,8 @@ enum status metrics_sample(struct metrics *metrics, int64_t step, int64_t epoch,
     FILE *out = metrics_line_begin(metrics);
     fprintf(out, "{\"step\":%" PRId64 ",\"epoch\":%" PRId64 ",\"sample\":%d", step, epoch, s->number);
     if (s->prompt) {
-        metrics_put_string(out, ",", "prompt", s->prompt);
-        metrics_put_string(out, ",", "text", s->text);
+        metrics_put_json(out, ",", "prompt", json_string(s->prompt));
+        metrics_put_json(out, ",", "text", json_string(s->text));
     } else {
         metrics_put_json(out, ",", "prompt_tokens", metrics_token_array(s->prompt_tokens, s->num_prompt));
         metrics_put_json(out, ",", "tokens", metrics_token_array(s->tokens, s->num_tokens));
@@ -325,9 +320,9 @@ enum status metrics_corruption(struct metrics *metrics, const struct corruption_
         fprintf(out, ",\"ranks\":[%d,%d]", m->other, m->rank);
     } else {
         fprintf(out, ",\"rank\":%d", m->rank);
-        metrics_put_string(out, ",", "host", m->host);
+        metrics_put_json(out, ",", "host", json_string(m->host));
     }
-    metrics_put_string(out, ",", "tensor", m->tensor);
+    metrics_put_json(out, ",", "tensor", json_string(m->tensor));
     return line_end(metrics, err);
 }
 
@@ -344,7 +339,7 @@ enum status metrics_checkpoint(struct metrics *metrics, const char *folder, int6
                                double seconds_stalled, double seconds_total, struct error *err)
 {
     FILE *out = metrics_line_begin(metrics);
-    metrics_put_string(out, "{", "checkpoint", folder);
+    metrics_put_json(out, "{", "checkpoint", json_string(folder));
     fprintf(out, ",\"step\":%" PRId64 ",\"bytes\":%" PRId64, step, bytes);
     metrics_put_real(out, "seconds_stalled", seconds_stalled, ROUGH);
     metrics_put_real(out, "seconds_total", seconds_total, ROUGH);
@@ -354,7 +349,7 @@ enum status metrics_checkpoint(struct metrics *metrics, const char *folder, int6
 enum status metrics_resume(struct metrics *metrics, const char *folder, int64_t step, int ranks, struct error *err)
 {
     FILE *out = metrics_line_begin(metrics);
-    metrics_put_string(out, "{", "resumed_from", folder);
+    metrics_put_json(out, "{", "resumed_from", json_string(folder));
     fprintf(out, ",\"step\":%" PRId64 ",\"ranks\":%d", step, ranks);
     return line_end(metrics, err);
 }
@@ -362,7 +357,7 @@ enum status metrics_resume(struct metrics *metrics, const char *folder, int64_t 
 enum status metrics_kernels_changed(struct metrics *metrics, const char *text, int64_t step, struct error *err)
 {
     FILE *out = metrics_line_begin(metrics);
-    metrics_put_string(out, "{", "kernels_changed", text);
+    metrics_put_json(out, "{", "kernels_changed", json_string(text));
     fprintf(out, ",\"step\":%" PRId64, step);
     return line_end(metrics, err);
 }
@@ -371,7 +366,7 @@ enum status metrics_kernels_changed(struct metrics *metrics, const char *text, i
 static void metrics_put_failure(FILE *out, const char *kind, int number, int64_t step, int code, const char *cause)
 {
     fprintf(out, "{\"%s\":%d,\"step\":%" PRId64 ",\"exit_code\":%d", kind, number, step, code);
-    metrics_put_string(out, ",", "cause", cause);
+    metrics_put_json(out, ",", "cause", json_string(cause));
 }
 
 enum status metrics_restart(struct metrics *metrics, int number, int64_t step, int code, const char *cause,

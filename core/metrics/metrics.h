@@ -55,8 +55,7 @@ bool metrics_drain(struct metrics *metrics, double seconds);
 
 /* These write one line each; while the disk is full or fails, lines wait in memory (line_queue.h). */
 enum status metrics_step(struct metrics *metrics, const struct step_metrics *m, struct error *err);
-/* targets: how many the loss is the mean of. scores: of a classifier, whose targets are samples, as are those of
- * preferences (PREFERENCE_VALUES); else NULL. */
+/* targets: that the loss is the mean of; samples with scores (a classifier's) or preference (PREFERENCE_VALUES). */
 enum status metrics_eval(struct metrics *metrics, int64_t step, int64_t epoch, double eval_loss, int64_t targets,
                          const struct class_scores *scores, const double *preference, struct error *err);
 /* A continuation of train.samples, in the number's turn from 1. */
@@ -113,8 +112,7 @@ enum status metrics_flush(struct metrics *metrics, struct error *err);
 
 /* ---- numbers of a step --------------------------------------------------- */
 
-/* A row for each number of a step, in the line's order, for metrics_step(), the monitors' tags and ztrain report. A new
- * metric is a member of struct step_metrics and a row. */
+/* A row for each number of a step (struct step_metrics), in the line's order: also for monitors and ztrain report. */
 
 /* clang-format off */
 enum step_field_index {

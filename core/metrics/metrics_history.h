@@ -26,8 +26,7 @@ enum status metrics_history_take(const char *path, const struct metrics_history 
 /* A new run: the file of an earlier one becomes <path>.N with the first free N. */
 enum status metrics_history_leave(const char *path, struct error *err);
 
-/* The state of the name <path>.N: the former file may get number N unless it is taken. KEPT: the file itself has this
- * name too, as a resume was killed halfway. */
+/* Whether the former file may get the name <path>.N. KEPT: it has it already, as a resume was killed halfway. */
 enum metrics_number { METRICS_NUMBER_FREE, METRICS_NUMBER_KEPT, METRICS_NUMBER_TAKEN };
 enum metrics_number metrics_history_number(const char *path, int number);
 

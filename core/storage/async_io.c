@@ -204,20 +204,15 @@ static enum status uring_engine_start(struct io_queue *q, int depth, struct urin
                                       struct error *err)
 {
     struct uring_engine *engine = memory_zeroed(1, sizeof *engine);
-    *out = NULL;
     engine->queue = q;
     engine->depth = depth;
     engine->slots = memory_zeroed((size_t)depth, sizeof *engine->slots);
     *code = make_ring(engine);
     int no_thread = *code ? 0 : thread_start(&engine->thread, 0, uring_run, engine);
     engine->runs = !*code && !no_thread;
-    if (engine->runs) {
-        *out = engine;
-        return STATUS_OK;
-    }
-    uring_engine_stop(engine);
-    if (no_thread) return error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(no_thread));
-    return STATUS_OK;
+    if (!engine->runs) uring_engine_stop(TAKEN(engine));
+    *out = engine;
+    return no_thread ? error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(no_thread)) : STATUS_OK;
 }
 
 /* ---- threads ------------------------------------------------------------- */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* scratch_file.h: a file on a local disk for data that ends with the process. It loses its name as soon as it is made:
- * its space is free however the process ends (at worst an empty file stays), and jobs that share a folder never meet.
- */
+ * its space is free however the process ends (at worst an empty file stays), and jobs in one folder never meet. */
 #pragma once
 
 #include "core/status.h"
