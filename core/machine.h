@@ -13,8 +13,7 @@ enum status machine_check_proc(struct error *err);
 /* Bytes; UINT64_MAX: unknown, or no limit. */
 struct machine_memory {
     uint64_t total;     /* of the machine */
-    uint64_t available; /* the least of the machine's MemAvailable and of what each control group leaves, where page
-                         * cache that can be dropped counts as free */
+    uint64_t available; /* the least of MemAvailable and of what each control group leaves, with droppable page cache */
     uint64_t limit;     /* the smallest memory limit of a control group */
     uint64_t swap;      /* of the machine, in use or not */
     uint64_t huge_page_count; /* reserved huge pages, of the default size */

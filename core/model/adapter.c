@@ -11,8 +11,7 @@ static int64_t adapter_inputs(const struct model_desc *desc, const struct tensor
     return base->shape[role_is_embedding(base->role) || in_out ? 0 : 1];
 }
 
-/* The A or B of a matrix, or of all experts'. outer: PEFT wraps their module again, around the wrapper of gate and up.
- */
+/* The A or B of a matrix, or of all experts'. outer: PEFT wraps the module again, around that of gate and up. */
 static struct tensor_info adapter_of(const struct model_desc *desc, const struct tensor_info *base,
                                      const struct adapter_choice *choice, enum tensor_part part, bool outer)
 {

@@ -255,15 +255,11 @@ static enum status is_target(struct target_search *s, const struct target_module
 {
     const struct adapter_settings *settings = s->settings;
     const char *expression = settings->target_modules.expression;
-    TRY(is_left_out(s, module->name, target));
-    if (*target) {
-        *target = false;
-        return STATUS_OK;
-    }
-    if (settings->all_linear && !s->listed) {
-        *target = module_is_linear(s, module) && !module_is_head(s, module);
-        return STATUS_OK;
-    }
+    const bool all = settings->all_linear && !s->listed;
+    bool out;
+    TRY(is_left_out(s, module->name, &out));
+    *target = !out && all && module_is_linear(s, module) && !module_is_head(s, module);
+    if (out || all) return STATUS_OK;
     if (expression && !s->listed) return is_match(s, module->name, target);
     for (int i = 0; i < s->targets.count; i++) *target |= strcmp(s->targets.items[i], module->name) == 0;
     return !*target && is_listed(&s->targets, module->name) ? is_in_block(s, module->name, target) : STATUS_OK;

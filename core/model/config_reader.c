@@ -116,8 +116,7 @@ static const char *misspelt(const struct config_reader *reader, const char *want
     return best;
 }
 
-/* In a run spec the error replaces an earlier one, which the misspelling may have caused, and the right key may be
- * present as well, because --set adds the misspelt one. */
+/* In a run spec the error replaces one that it may have caused, and --set may have added it beside the right key. */
 void reader_check_spelling(struct config_reader *reader, struct model_desc *desc)
 {
     for (int i = 0; i < reader->asked->count; i++) {

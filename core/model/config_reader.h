@@ -71,8 +71,7 @@ struct rope_facts {
 /* Reads desc->rope, desc->local_rope and desc->rotary_dim. head_dim and max_positions are known. */
 void model_rope_read(struct config_reader *reader, const struct rope_facts *facts, struct model_desc *desc);
 
-/* The config of a multimodal folder's text model (new reference), with the model_type of its family; NULL: the config
- * is that of another folder. Asks for no key. */
+/* The config of a multimodal folder's text model (new reference), with its family's model_type; NULL: it is none. */
 json_t *model_multimodal_text(struct config_reader *reader);
 
 /* Reads desc->quantization. */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* end_tokens.h: the tokens with which a model ends a text, and the one with which it begins an empty one, as
- * transformers' generate finds them. */
+/* end_tokens.h: the tokens that end a text and the one that begins an empty one, as transformers' generate has them. */
 #pragma once
 
 #include "core/status.h"

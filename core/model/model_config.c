@@ -353,14 +353,11 @@ static void config_refuse_type(struct config_reader *reader, const char *type)
                 "model.task: sequence_classification is not supported yet for '%s', whose attention looks both ways; "
                 "hint: " MODEL_CLASSIFYING_FAMILIES " classify",
                 type);
-    for (const struct unsupported *row = UNSUPPORTED; row < UNSUPPORTED + COUNT_OF(UNSUPPORTED); row++) {
-        for (size_t i = 0; i < COUNT_OF(row->parts) && row->parts[i]; i++) {
-            if (!strstr(type, row->parts[i])) continue;
-            reader_fail(reader, STATUS_USAGE, "model_type '%.100s' is %s, which is not supported; hint: %s", type,
-                        row->kind, row->hint);
-            return;
-        }
-    }
+    for (const struct unsupported *row = UNSUPPORTED; row < UNSUPPORTED + COUNT_OF(UNSUPPORTED); row++)
+        for (size_t i = 0; i < COUNT_OF(row->parts) && row->parts[i]; i++)
+            if (strstr(type, row->parts[i]))
+                reader_fail(reader, STATUS_USAGE, "model_type '%.100s' is %s, which is not supported; hint: %s", type,
+                            row->kind, row->hint);
     reader_fail(reader, STATUS_USAGE, "model_type '%.100s' is not supported; hint: %s are", type,
                 model_family_list(list, sizeof list));
 }
@@ -368,16 +365,13 @@ static void config_refuse_type(struct config_reader *reader, const char *type)
 static void read_family(struct config_reader *reader, struct model_desc *desc)
 {
     const char *type = reader_string(reader, "model_type", NULL);
-    if (!type) {
-        reader_fail(reader, STATUS_DATA, "model_type is missing; hint: a Hugging Face config.json names it");
-        return;
-    }
     int family = 0;
-    while (family < FAMILY_COUNT && strcmp(type, FAMILIES[family].name) != 0) family++;
-    if (family == FAMILY_COUNT) {
+    while (type && family < FAMILY_COUNT && strcmp(type, FAMILIES[family].name) != 0) family++;
+    if (!type)
+        reader_fail(reader, STATUS_DATA, "model_type is missing; hint: a Hugging Face config.json names it");
+    else if (family == FAMILY_COUNT)
         config_refuse_type(reader, type);
-        return;
-    }
+    if (reader->status != STATUS_OK) return;
     desc->family = (enum model_family)family;
     reader->family = FAMILIES[family].name;
 
@@ -482,10 +476,9 @@ static void read_activation(struct config_reader *reader, struct model_desc *des
         if (!(row->families & 1LL << desc->family)) continue;
         other = row == first ? other : row->names[0];
         for (size_t i = 0; i < COUNT_OF(row->names) && row->names[i]; i++) {
-            if (strcmp(name, row->names[i]) == 0) {
-                desc->mlp = row->kind;
-                return;
-            }
+            if (strcmp(name, row->names[i]) != 0) continue;
+            desc->mlp = row->kind;
+            return;
         }
     }
     reader_fail(reader, STATUS_USAGE, "%s '%.60s' is not supported; hint: %s or %s is", first->key, name,
@@ -500,12 +493,11 @@ static void read_dtype(struct config_reader *reader, struct model_desc *desc)
     const char *name = reader_string(reader, "dtype", reader_string(reader, "torch_dtype", NULL));
     if (!name) return;
     if (strncmp(name, "torch.", 6) == 0) name += 6;
-    for (int i = 0; i < DTYPE_COUNT; i++) {
+    for (int i = 0; i < DTYPE_COUNT; i++)
         if (strcmp(name, DTYPE_NAMES[i]) == 0) {
             desc->has_torch_dtype = true;
             desc->torch_dtype = (enum dtype)i;
         }
-    }
 }
 
 /* pad_token_id: torch's Embedding starts that row as zeros, without a gradient. A negative one counts from the end. */

@@ -152,8 +152,7 @@ struct model_desc {
     enum model_family family;
     int64_t vocab_size;        /* V */
     int64_t hidden_size;       /* C */
-    int64_t intermediate_size; /* F: columns of the MLP's inner layer (of gate and of up each); as KV and D, those of
-                                * layers that have no others (layer_desc) */
+    int64_t intermediate_size; /* F: columns of the inner layer (of gate and up each); as KV and D, of usual layers */
     int64_t num_layers;        /* L */
     int64_t num_heads;         /* H */
     int64_t num_kv_heads;      /* KV: divides H */
@@ -163,8 +162,7 @@ struct model_desc {
     int64_t num_types;         /* S: rows of the embedding of token types (segments); 0: there is none */
     bool bidirectional;        /* attention sees all tokens of a sequence, not only those before */
     bool embedding_norm;       /* the sum of the embeddings is normed */
-    bool pooler; /* a classifier has biases, and predicts from the first token through a matrix and tanh; else the last
-                  */
+    bool pooler; /* a classifier has biases, and predicts from the first token by a matrix and tanh; else the last */
     enum norm_kind norm;
     enum norm_place norm_place;
     bool norm_bias;
@@ -249,8 +247,7 @@ enum status model_desc_check_causal(const struct model_desc *desc, struct error 
  * number of labels, or the family does not classify. */
 enum status model_desc_classify(struct model_desc *desc, int64_t num_labels, struct error *err);
 
-/* Gives a classifier the names of `id2label`. Names that the source has already must be the same, unless they are
- * LABEL_0, LABEL_1, … (STATUS_USAGE). */
+/* Gives a classifier the names of `id2label`. STATUS_USAGE: the source has other names than LABEL_0, LABEL_1, …. */
 enum status model_desc_name_labels(struct model_desc *desc, const json_t *id2label, struct error *err);
 
 /* The id of the token that transformers takes for padding in a classifier's input; -1: none. */

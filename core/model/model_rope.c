@@ -170,8 +170,7 @@ static void read_object(struct config_reader *reader, struct rope_object object,
     if (object.members->status == STATUS_OK) object.members->status = reader->status;
 }
 
-/* Reads one RoPE from `parameters`, the object that config.json calls `key`, or NULL if it is absent. `theta` is the
- * base if the object does not give one. */
+/* Reads one RoPE from `parameters`, the object of config.json's `key` (NULL: absent). theta: where it has none. */
 static void read_rope(struct config_reader *reader, const struct rope_facts *facts, const char *key,
                       const json_t *parameters, double theta, struct model_desc *desc, struct rope_desc *rope)
 {

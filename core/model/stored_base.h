@@ -14,8 +14,7 @@
 
 enum { STORED_ALIGN = 64 };
 
-/* CODES: or the elements, if it is plain. SCALES: fp32; nested: codes of the map; MXFP4: exponents. The rest: of nested
- * scales. */
+/* CODES: or plain elements. SCALES: fp32, codes of the map (nested), exponents (MXFP4). The rest: of nested scales. */
 enum stored_part { STORED_CODES, STORED_SCALES, STORED_NESTED_SCALES, STORED_MAP, STORED_OFFSET, STORED_PARTS };
 
 struct stored_tensor {
@@ -36,8 +35,7 @@ struct stored_settings {
     enum dtype plain;   /* dtype of tensors that are not quantized */
 };
 
-/* Of a run: as the model's folder is quantized, or as `wanted`; NULL: not. plain: of other tensors. Lists are borrowed.
- */
+/* Of a run: as the folder is quantized, or as `wanted` (NULL: not). plain: of other tensors. Lists are borrowed. */
 struct stored_settings stored_settings_of(const struct model_desc *desc, const struct quantization_settings *wanted,
                                           enum dtype plain);
 

@@ -256,8 +256,7 @@ static inline int64_t tensor_table_align(const struct tensor_table *table)
     return table->moment_blocks ? MOMENT_BLOCK : TENSOR_ALIGN;
 }
 
-/* Whether moments in 8 bits are so for a tensor at this offset. One that follows others of its group may lie elsewhere
- * than at the beginning of a block. */
+/* Whether moments in 8 bits are so for a tensor at this offset, which in a group may be inside a block. */
 static inline bool moments_fit_blocks(int64_t offset, int64_t numel)
 {
     return numel >= MOMENT_LEAST_NUMEL && numel % MOMENT_BLOCK == 0 && offset % MOMENT_BLOCK == 0;

@@ -69,17 +69,14 @@ static enum status tokenizer_read_lines(const char *path, json_t **out, struct e
     OWNED char *text = NULL;
     size_t bytes;
     TRY(fs_read_file(path, MAX_FILE, STATUS_DATA, &text, &bytes, err));
-    *out = json_array();
+    json_auto_t *lines = json_array();
     for (char *rest = text; rest && *rest;) {
         char *line = strsep(&rest, "\n");
         line[strcspn(line, "\r")] = '\0';
-        json_t *item = json_string(line);
-        if (!item) {
-            json_decref(*out);
+        if (json_array_append_new(lines, json_string(line)))
             return error_set(err, STATUS_DATA, "'%s' is not UTF-8", path);
-        }
-        json_array_append_new(*out, item);
     }
+    *out = TAKEN(lines);
     return STATUS_OK;
 }
 
@@ -146,9 +143,8 @@ static void set_prefix_space(const struct tokenizer_folder *folder, json_t *part
     size_t i;
     if (!json_is_boolean(space) || !find_class(folder, &name, &model)) return;
     if (json_object_get(cut, "add_prefix_space")) json_object_set(cut, "add_prefix_space", space);
-    json_array_foreach (cuts, i, item) {
+    json_array_foreach (cuts, i, item)
         if (json_object_get(item, "add_prefix_space")) json_object_set(item, "add_prefix_space", space);
-    }
 }
 
 /* ---- special tokens ------------------------------------------------------ */
@@ -173,17 +169,12 @@ static json_t *special_tokens(const struct tokenizer_folder *folder)
     const char *key;
     size_t i;
     for (i = 0; i < COUNT_OF(NAMES); i++) folder_add_special(tokens, json_object_get(folder->values, NAMES[i]));
-    json_object_foreach (folder->values, key, value) {
+    json_object_foreach (folder->values, key, value)
         if (fs_has_suffix(key, "_token")) folder_add_special(tokens, value);
-    }
     if (json_object_size(more) + json_array_size(more) == 0)
         more = json_object_get(folder->values, "additional_special_tokens");
-    json_object_foreach (more, key, value) {
-        folder_add_special(tokens, value);
-    }
-    json_array_foreach (more, i, value) {
-        folder_add_special(tokens, value);
-    }
+    json_object_foreach (more, key, value) folder_add_special(tokens, value);
+    json_array_foreach (more, i, value) folder_add_special(tokens, value);
     return tokens;
 }
 
@@ -323,13 +314,10 @@ enum status tokenizer_folder_apply(const struct tokenizer_folder *folder, json_t
         from = json_incref(json_object_get(folder->values, "added_tokens_decoder"));
     json_auto_t *special = special_tokens(folder), *by_text = json_object();
     struct addition addition = {items, vocabulary, by_text, (json_int_t)json_object_size(vocabulary)};
-    json_array_foreach (items, i, item) {
-        tokenizer_take_item(&addition, folder_token_text(item), item);
-    }
+    json_array_foreach (items, i, item) tokenizer_take_item(&addition, folder_token_text(item), item);
     const enum status status = add_declared(folder, from, special, &addition, err);
-    json_object_foreach (special, text, token) {
+    json_object_foreach (special, text, token)
         if (!json_object_get(addition.by_text, text)) add_token(&addition, text, token, true);
-    }
     if (folder->class)
         surround(folder, &addition, parts);
     else
@@ -360,7 +348,7 @@ static enum status open_pair(struct tokenizer_folder *folder, const char *vocabu
                              struct tokenizer **out, struct error *err)
 {
     json_auto_t *vocabulary = NULL;
-    json_t *merges;
+    json_t *merges = NULL;
     TRY(choose_class(folder, err));
     TRY(fs_read_json(vocabulary_path, MAX_FILE, 0, &vocabulary, err));
     TRY(tokenizer_read_lines(merges_path, &merges, err));

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* unicode.h: code points of UTF-8, and what Unicode says of them in the versions that `tokenizers` has: 16 for
- * categories, 9 for NFC, on which tokens depend. The data are those of utf8proc (of expressions PCRE2), whose versions
- * differ: what they may know otherwise is listed here. */
+ * categories, 9 for NFC. The data are utf8proc's (of expressions PCRE2's); what other versions have is listed here. */
 #pragma once
 
 #include "core/text_buffer.h"
