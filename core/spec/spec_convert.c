@@ -30,10 +30,9 @@ static void convert_old_yaml(struct spec_context *ctx, struct spec_node *node)
     for (struct spec_node *child = node->first; child; child = child->next) convert_old_yaml(ctx, child);
 }
 
-static enum status convert_read(struct spec_arena *arena, const char *path, struct spec_node **root,
-                                struct string_list *errors, struct error *err)
+static enum status convert_read(struct convert *c, const char *path, struct spec_node **root, struct error *err)
 {
-    struct spec_context ctx = {.arena = arena, .sources = &path, .num_sources = 1};
+    struct spec_context ctx = {.arena = c->ctx->arena, .sources = &path, .num_sources = 1};
     size_t size;
     bool opened = true;
     OWNED char *file = any_file_read(path, SPEC_MAX_BYTES, &size, &opened);
@@ -41,7 +40,7 @@ static enum status convert_read(struct spec_arena *arena, const char *path, stru
     if (size > SPEC_MAX_BYTES)
         return error_set(err, STATUS_USAGE, "'%s' is larger than %d MiB; hint: is this a configuration?", path,
                          SPEC_MAX_BYTES >> 20);
-    const char *text = spec_arena_copy(arena, file, size);
+    const char *text = spec_arena_copy(ctx.arena, file, size);
     if (strncmp(text, "\xef\xbb\xbf", 3) == 0) text += 3, size -= 3;
     const bool json = text[strspn(text, " \t\r\n")] == '{';
     *root = json ? spec_parse_json(&ctx, 0, text, size) : spec_parse_yaml(&ctx, 0, text, size);
@@ -51,7 +50,7 @@ static enum status convert_read(struct spec_arena *arena, const char *path, stru
         if (!json) convert_old_yaml(&ctx, *root);
         return STATUS_OK;
     }
-    spec_problems_print(&ctx, &ctx.errors, errors);
+    spec_problems_print(&ctx, &ctx.errors, c->errors);
     return error_set(err, STATUS_USAGE, "'%s' is not a configuration in YAML or JSON", path);
 }
 
@@ -79,13 +78,13 @@ static bool convert_is_deepspeed(const struct spec_node *root)
 }
 
 /* The last file is source 0, whose errors have lines. A DeepSpeed configuration among several: --deepspeed. */
-static enum status convert_files(struct convert *c, struct string_list *errors, struct error *err)
+static enum status convert_files(struct convert *c, struct error *err)
 {
     const struct convert_request *request = c->request;
     for (int i = 0; i < request->num_files; i++) {
         struct spec_node *root = NULL;
         TRY(convert_check_input(c, request->files[i], err));
-        TRY(convert_read(c->ctx->arena, request->files[i], &root, errors, err));
+        TRY(convert_read(c, request->files[i], &root, err));
         if (request->num_files > 1 && !c->deepspeed && convert_is_deepspeed(root)) {
             c->deepspeed = request->files[i];
             continue;
@@ -352,9 +351,9 @@ static void convert_check(struct convert *c, const char *text, size_t size)
     spec_free(&full->spec);
 }
 
-static enum status convert_all(struct convert *c, FILE *out, struct string_list *errors, struct error *err)
+static enum status convert_all(struct convert *c, FILE *out, struct error *err)
 {
-    TRY(convert_files(c, errors, err));
+    TRY(convert_files(c, err));
     TRY(convert_find_kind(c, c->ctx->sources[0], err));
     const struct spec_node *named = spec_child(c->from, "deepspeed");
     c->shards = c->deepspeed || (named && named->kind != NODE_NULL);
@@ -374,7 +373,7 @@ static enum status convert_all(struct convert *c, FILE *out, struct string_list 
     if (c->kind == CONVERT_FACTORY) convert_take(c, "stage");
     struct spec_node *shards = convert_json(c, convert_take(c, "deepspeed"));
     convert_rest(c);
-    TRY(convert_deepspeed(c, shards, errors, err));
+    TRY(convert_deepspeed(c, shards, err));
     convert_whole_batch(c);
     if (c->nothing) convert_note(c, "no meaning here: %s", c->nothing);
     json_auto_t *values = convert_values(c);
@@ -403,6 +402,7 @@ enum status spec_convert(const struct convert_request *request, FILE *out, struc
     fs_parent(last, folder);
     struct spec_node from = {.kind = NODE_MAPPING}, to = {.kind = NODE_MAPPING};
     struct convert c = {&ctx, .from = &from, .to = &to, .notes = notes, .folder = folder, .request = request};
+    c.errors = errors;
     c.deepspeed = request->deepspeed;
-    return convert_all(&c, out, errors, err);
+    return convert_all(&c, out, err);
 }

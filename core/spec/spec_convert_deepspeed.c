@@ -5,7 +5,7 @@
 
 /* Reads it from the path, beside the last file or from the current folder. *root stays NULL if it is not there. */
 static enum status deepspeed_read(struct convert *c, const char *path, bool must, struct spec_node **root,
-                                  struct string_list *errors, struct error *err)
+                                  struct error *err)
 {
     const char *beside = *path == '/' || strcmp(c->folder, ".") == 0 ? path : convert_text(c, "%s/%s", c->folder, path);
     const char *place = must || !fs_exists(beside) ? path : beside;
@@ -22,7 +22,7 @@ static enum status deepspeed_read(struct convert *c, const char *path, bool must
     *root = spec_parse_json(c->ctx, 1, text, size);
     if (*root && (*root)->kind != NODE_MAPPING) spec_error(c->ctx, (*root)->pos, "the file must be a mapping");
     if (c->ctx->errors.count == 0) return STATUS_OK;
-    spec_problems_print(c->ctx, &c->ctx->errors, errors);
+    spec_problems_print(c->ctx, &c->ctx->errors, c->errors);
     return error_set(err, STATUS_USAGE, "'%s' is not a DeepSpeed configuration", place);
 }
 
@@ -131,17 +131,17 @@ static void deepspeed_precision(struct convert *c, const struct spec_node *root)
     convert_unset(c, other);
 }
 
-enum status convert_deepspeed(struct convert *c, struct spec_node *named, struct string_list *errors, struct error *err)
+enum status convert_deepspeed(struct convert *c, struct spec_node *named, struct error *err)
 {
     static const char *const parts[] = {"train_micro_batch_size_per_gpu", "gradient_accumulation_steps"};
     struct spec_node *root = NULL;
     int known = 0;
     if (c->deepspeed)
-        TRY(deepspeed_read(c, c->deepspeed, true, &root, errors, err));
+        TRY(deepspeed_read(c, c->deepspeed, true, &root, err));
     else if (named && named->kind == NODE_MAPPING)
         root = named;
     else if (named && named->kind == NODE_STRING && *named->text)
-        TRY(deepspeed_read(c, named->text, false, &root, errors, err));
+        TRY(deepspeed_read(c, named->text, false, &root, err));
     if (!root) return STATUS_OK;
     convert_mark(root, 1);
     root->key = NULL;

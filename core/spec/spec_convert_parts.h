@@ -11,7 +11,7 @@ struct convert {
     struct spec_context *ctx;
     enum convert_kind kind;
     struct spec_node *from, *to;
-    struct string_list *notes;
+    struct string_list *notes, *errors;
     const char *nothing;   /* names without a meaning here: "a, b"; NULL: none */
     const char *folder;    /* of the last file */
     const char *model;     /* the model's folder or name; NULL: none is named */
@@ -87,5 +87,4 @@ void convert_preferences(struct convert *c); /* spec_convert_preference.c */
 void convert_data(struct convert *c);        /* spec_convert_data.c */
 
 /* Lays the DeepSpeed configuration over the run spec; `named`: by the files, or NULL. STATUS_USAGE: it is none. */
-enum status convert_deepspeed(struct convert *c, struct spec_node *named, struct string_list *errors,
-                              struct error *err);
+enum status convert_deepspeed(struct convert *c, struct spec_node *named, struct error *err);

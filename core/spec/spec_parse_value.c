@@ -110,7 +110,7 @@ static json_t *convert_string(struct spec_context *ctx, const struct spec_key *k
     bool number = node->plain && spec_is_number(node);
     if ((node->kind != NODE_STRING && !number) || !*node->text) return wrong(ctx, key, node, expected);
     const char *text = key->flags & KEY_PATH ? spec_home_path(ctx, key->path, node) : node->text;
-    json_t *value = text ? json_string(text) : NULL;
+    json_t *value = json_string(text);
     ASSERT(value || !text); /* the parsers have checked that it is UTF-8 */
     return value;
 }
@@ -478,14 +478,14 @@ void spec_free(struct run_spec *spec)
 const char *const spec_amount_names[] = {
     [SPEC_AMOUNT_NONE] = NULL, [SPEC_AMOUNT_WEIGHT] = "weight", [SPEC_AMOUNT_EPOCHS] = "epochs"};
 
-static void store_choice_field(char *field, const struct spec_key *key, const char *name)
+static void store_choice_field(void *field, const struct spec_key *key, const char *name)
 {
     const struct spec_choice *choice = key->choices;
     while (strcmp(choice->name, name) != 0) choice++;
     if (key->size == sizeof(bool))
-        *(bool *)(void *)field = choice->value != 0;
+        *(bool *)field = choice->value != 0;
     else
-        *(int *)(void *)field = choice->value;
+        *(int *)field = choice->value;
 }
 
 static void store_prompts_field(struct spec_full *full, const json_t *value)
@@ -586,30 +586,30 @@ static void keep_list(struct spec_full *full, const struct spec_key *key, json_t
 void spec_key_store(struct spec_full *full, const struct spec_key *key, json_t *value)
 {
     ASSERT(key->size > 0);
-    char *field = (char *)full + key->offset;
+    void *field = (char *)full + key->offset;
     const char *text = json_string_value(value);
     char *copy = text ? spec_arena_text(&full->arena, text) : NULL;
     switch (key->type) {
-    case KEY_BOOL: *(bool *)(void *)field = json_is_true(value); break;
+    case KEY_BOOL: *(bool *)field = json_is_true(value); break;
     case KEY_INT:
         if (key->size == sizeof(int))
-            *(int *)(void *)field = (int)json_integer_value(value);
+            *(int *)field = (int)json_integer_value(value);
         else
-            *(int64_t *)(void *)field = json_integer_value(value);
+            *(int64_t *)field = json_integer_value(value);
         break;
-    case KEY_REAL: *(double *)(void *)field = value ? json_number_value(value) : -1; break;
+    case KEY_REAL: *(double *)field = value ? json_number_value(value) : -1; break;
     case KEY_REAL_PAIR:
-        for (size_t i = 0; i < 2; i++) ((double *)(void *)field)[i] = json_number_value(json_array_get(value, i));
+        for (size_t i = 0; i < 2; i++) ((double *)field)[i] = json_number_value(json_array_get(value, i));
         break;
     case KEY_SIZE:
-        *(int64_t *)(void *)field = 0;
-        if (text && !size_parse(text, (int64_t *)(void *)field)) BUG("'%s' holds '%s'", key->path, text);
+        *(int64_t *)field = 0;
+        if (text && !size_parse(text, field)) BUG("'%s' holds '%s'", key->path, text);
         break;
-    case KEY_STRING: *(char **)(void *)field = copy; break;
-    case KEY_STRING_LIST: spec_arena_list(&full->arena, (struct string_list *)(void *)field, value); break;
+    case KEY_STRING: *(char **)field = copy; break;
+    case KEY_STRING_LIST: spec_arena_list(&full->arena, field, value); break;
     case KEY_SOURCES: store_sources_field(full, value); break;
     case KEY_PROMPTS: store_prompts_field(full, value); break;
-    case KEY_MODULES: store_modules(full, (struct module_names *)(void *)field, value); break;
+    case KEY_MODULES: store_modules(full, field, value); break;
     case KEY_PATTERNS: value = store_patterns(full, key, value); break;
     case KEY_BLOCKS: store_blocks(full, value); break;
     case KEY_CHOICE: store_choice_field(field, key, text ? text : json_is_true(value) ? "true" : "false"); break;
@@ -624,9 +624,9 @@ void spec_key_store(struct spec_full *full, const struct spec_key *key, json_t *
     json_decref(value);
 }
 
-static json_t *fetch_choice_field(const char *field, const struct spec_key *key)
+static json_t *fetch_choice_field(const void *field, const struct spec_key *key)
 {
-    int value = key->size == sizeof(bool) ? *(const bool *)(const void *)field : *(const int *)(const void *)field;
+    int value = key->size == sizeof(bool) ? *(const bool *)field : *(const int *)field;
     for (const struct spec_choice *choice = key->choices; choice->name; choice++)
         if (choice->verdict == VERDICT_USED && choice->value == value) return spec_choice_json(choice->name);
     BUG("'%s' holds %d", key->path, value);
@@ -635,34 +635,27 @@ static json_t *fetch_choice_field(const char *field, const struct spec_key *key)
 json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key)
 {
     ASSERT(key->size > 0);
-    const char *field = (const char *)full + key->offset;
+    const void *field = (const char *)full + key->offset;
     bool optional = !key->fallback;
     if (!spec_key_applies(full, key)) return NULL;
     switch (key->type) {
-    case KEY_BOOL: return json_boolean(*(const bool *)(const void *)field);
+    case KEY_BOOL: return json_boolean(*(const bool *)field);
     case KEY_INT: {
-        int64_t value =
-            key->size == sizeof(int) ? *(const int *)(const void *)field : *(const int64_t *)(const void *)field;
+        const int64_t value = key->size == sizeof(int) ? *(const int *)field : *(const int64_t *)field;
         return optional && value == 0 ? NULL : json_integer(value);
     }
     case KEY_REAL: {
-        double value = *(const double *)(const void *)field;
+        const double value = *(const double *)field;
         if (optional && value < 0) return NULL;
         return key->flags & KEY_WHOLE ? spec_number_json(value) : json_real(value);
     }
-    case KEY_REAL_PAIR: {
-        const double *pair = (const double *)(const void *)field;
-        return json_pack("[ff]", pair[0], pair[1]);
-    }
+    case KEY_REAL_PAIR: return json_pack("[ff]", ((const double *)field)[0], ((const double *)field)[1]);
     case KEY_SIZE: {
-        const int64_t bytes = *(const int64_t *)(const void *)field;
+        const int64_t bytes = *(const int64_t *)field;
         char text[SIZE_TEXT_MAX];
         return bytes ? json_string(size_format(bytes, text)) : NULL;
     }
-    case KEY_STRING: {
-        const char *text = *(char *const *)(const void *)field;
-        return text ? json_string(text) : NULL;
-    }
+    case KEY_STRING: return json_string(*(char *const *)field);
     case KEY_STRING_LIST:
     case KEY_SOURCES:
     case KEY_PROMPTS:
@@ -672,7 +665,7 @@ json_t *spec_key_fetch(const struct spec_full *full, const struct spec_key *key)
     case KEY_CHOICE: return fetch_choice_field(field, key);
     case KEY_MODEL_CONFIG:
         if (full->spec.model.config) return json_incref(full->spec.model.config);
-        return full->spec.model.config_path ? json_string(full->spec.model.config_path) : NULL;
+        return json_string(full->spec.model.config_path);
     default: BUG("'%s' has no field", key->path);
     }
 }
