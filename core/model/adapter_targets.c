@@ -265,8 +265,6 @@ static enum status is_target(struct target_search *s, const struct target_module
     return !*target && is_listed(&s->targets, module->name) ? is_in_block(s, module->name, target) : STATUS_OK;
 }
 
-/* ---- ranks and scales ---------------------------------------------------- */
-
 static enum status pattern_of(const struct target_search *s, const char *key, const struct pattern_value *patterns,
                               int count, const char *name, double *value)
 {
@@ -652,6 +650,7 @@ enum status adapter_choose(const struct adapter_settings *settings, const struct
                            const struct tensor_table *table, struct adapter_choice *choices,
                            struct adapter_choice *tied_head, struct string_list *notices, struct error *err)
 {
+    RELEASED(target_search_end)
     struct target_search s = {.settings = settings, .desc = desc, .table = table, .err = err};
     memset(choices, 0, (size_t)table->num_tensors * sizeof *choices);
     *tied_head = (struct adapter_choice){0};
@@ -662,19 +661,17 @@ enum status adapter_choose(const struct adapter_settings *settings, const struct
         string_list_add(&s.to_save, "classifier");
         string_list_add(&s.to_save, "score");
     }
-    const enum status status = target_search_run(&s, choices, tied_head);
-    if (status == STATUS_OK && notices) note_unmatched_names(&s, notices);
-    target_search_end(&s);
-    return status;
+    TRY(target_search_run(&s, choices, tied_head));
+    if (notices) note_unmatched_names(&s, notices);
+    return STATUS_OK;
 }
 
 bool adapter_doubles_gate_up(const struct adapter_settings *settings, const struct model_desc *desc,
                              const struct tensor_table *table)
 {
     struct error err;
+    RELEASED(target_search_end)
     struct target_search s = {.settings = settings, .desc = desc, .table = table, .err = &err};
     target_list_modules(&s);
-    const bool doubles = list_targets(&s) == STATUS_OK && s.doubled;
-    target_search_end(&s);
-    return doubles;
+    return list_targets(&s) == STATUS_OK && s.doubled;
 }

@@ -66,9 +66,6 @@ static const struct family_facts FAMILIES[] = {
     [FAMILY_GPT_OSS] = {"gpt_oss", "GptOssForCausalLM", "GptOss",     201088, 2880,  2880, 36, 64,  8,  64, 131072, false, -1,     1e-5, ROPE(1.5e5), {WINDOW_PATTERN, 128, NOPE_NONE, 2, false, false}},
     [FAMILY_GLM4_MOE] = {"glm4_moe", "Glm4MoeForCausalLM", "Glm4Moe", 151552, 4096, 10944, 46, 96,  8,   0, 131072, false, -1,     1e-5, PARTIAL_ROPE(0.5), NO_WINDOW},
 };
-#undef NO_WINDOW
-#undef ROPE
-#undef PARTIAL_ROPE
 /* clang-format on */
 _Static_assert(COUNT_OF(FAMILIES) == FAMILY_COUNT, "every family has its facts");
 

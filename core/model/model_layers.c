@@ -8,19 +8,17 @@ static void read_layer_types(struct config_reader *reader, const json_t *types, 
 {
     char text[64];
     size_t sliding = 0, full = 0, count = json_array_size(types);
-    if (count != (size_t)desc->num_layers) { /* 0 if it is not an array */
-        reader_fail(reader, STATUS_DATA, "layer_types must be a list of %" PRId64 " names, not %s", desc->num_layers,
-                    reader_show(types, text));
-        return;
-    }
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count && i < (size_t)desc->num_layers; i++) {
         const char *type = json_string_value(json_array_get(types, i));
         bool is_sliding = type && strcmp(type, "sliding_attention") == 0;
         desc->layers[i].window = is_sliding ? window : 0;
         sliding += is_sliding;
         full += type && strcmp(type, "full_attention") == 0;
     }
-    if (sliding + full != count)
+    if (count != (size_t)desc->num_layers) /* 0 if it is not an array */
+        reader_fail(reader, STATUS_DATA, "layer_types must be a list of %" PRId64 " names, not %s", desc->num_layers,
+                    reader_show(types, text));
+    else if (sliding + full != count)
         reader_fail(reader, STATUS_USAGE,
                     "layer_types %s is not supported; hint: full_attention and sliding_attention are",
                     reader_show(types, text));
@@ -74,12 +72,10 @@ static void read_layers_nope(struct config_reader *reader, struct model_desc *de
     char text[64];
     const json_t *list = reader_get(reader, "no_rope_layers");
     int64_t interval = reader_int(reader, "no_rope_layer_interval", 4, 1, INT32_MAX);
-    if (list && json_array_size(list) < (size_t)desc->num_layers) { /* 0 if it is not an array */
+    if (list && json_array_size(list) < (size_t)desc->num_layers) /* 0 if it is not an array */
         reader_fail(reader, STATUS_DATA,
                     "no_rope_layers must be a list of %" PRId64 " numbers, 1 (RoPE) or 0 (none), not %s",
                     desc->num_layers, reader_show(list, text));
-        return;
-    }
     for (int64_t i = 0; i < desc->num_layers; i++) {
         const json_t *entry = json_array_get(list, (size_t)i);
         if (list && !(json_is_integer(entry) && (json_integer_value(entry) == 0 || json_integer_value(entry) == 1)))

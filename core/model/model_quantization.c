@@ -44,16 +44,11 @@ void model_quantization_read(struct config_reader *reader, struct model_desc *de
     const json_t *object = reader_get(reader, "quantization_config");
     struct quantization_settings *settings = &desc->quantization;
     struct asked_keys asked = {.count = 0};
-    struct config_reader members = *reader;
     settings->compute_dtype = DTYPE_COUNT;
+    if (object && !json_is_object(object)) reader_fail(reader, STATUS_DATA, "quantization_config must be an object");
     if (!object || reader->status != STATUS_OK) return;
-    if (!json_is_object(object)) {
-        reader_fail(reader, STATUS_DATA, "quantization_config must be an object");
-        return;
-    }
-    members.object = object;
-    members.asked = &asked;
-    members.scope = "quantization_config.";
+    struct config_reader members = {object,         &asked,      reader->spec,  reader->where, "quantization_config.",
+                                    reader->family, reader->err, reader->status};
     const char *method = reader_string(&members, "quant_method", "");
     const bool bitsandbytes = strcmp(method, "bitsandbytes") == 0;
     if (bitsandbytes)

@@ -15,9 +15,8 @@ static bool rope_has_object_member(const json_t *object)
 {
     const char *key;
     json_t *value;
-    json_object_foreach ((json_t *)object, key, value) {
+    json_object_foreach ((json_t *)object, key, value)
         if (json_is_object(value)) return true;
-    }
     return false;
 }
 
@@ -36,15 +35,13 @@ static void read_rotary_dim(struct config_reader *reader, struct rope_object obj
     if (object.members != reader) factor = reader_positive(object.members, "partial_rotary_factor", factor);
     desc->rotary_dim = desc->head_dim;
     if (factor == 1) return;
-    if (!object.facts->partial) {
+    desc->rotary_dim = factor < 1 ? (int64_t)((double)desc->head_dim * factor) : 0;
+    if (!object.facts->partial)
         reader_fail(
             object.members, STATUS_USAGE,
             "partial_rotary_factor %g is not supported with model_type '%s'; hint: RoPE turns whole heads there",
             factor, reader->family);
-        return;
-    }
-    desc->rotary_dim = factor < 1 ? (int64_t)((double)desc->head_dim * factor) : 0;
-    if (desc->rotary_dim == 0 || desc->rotary_dim % 2 != 0)
+    else if (desc->rotary_dim == 0 || desc->rotary_dim % 2 != 0)
         reader_fail(object.members, STATUS_DATA,
                     "partial_rotary_factor %g: of heads of size %lld RoPE would turn %lld elements, which must be an "
                     "even number up to the whole head",
@@ -176,25 +173,18 @@ static void read_rope(struct config_reader *reader, const struct rope_facts *fac
 {
     char text[64], scope[64];
     *rope = (struct rope_desc){.kind = ROPE_PLAIN, .theta = theta, .share = 1, .attention_factor = 1};
-    if (!parameters) {
+    if (!parameters)
         read_rotary_dim(reader, (struct rope_object){reader, "", facts, rope}, desc);
-        return;
-    }
-    if (!json_is_object(parameters)) {
+    else if (!json_is_object(parameters))
         reader_fail(reader, STATUS_DATA, "%s must be an object, not %s", key, reader_show(parameters, text));
-        return;
-    }
-    if (rope_has_object_member(parameters)) {
+    else if (rope_has_object_member(parameters))
         reader_fail(reader, STATUS_USAGE,
                     "%s per layer type is not supported; hint: use one set of parameters for all layers", key);
-        return;
-    }
+    if (!json_is_object(parameters) || rope_has_object_member(parameters)) return;
     snprintf(scope, sizeof scope, "%s.", key);
     struct asked_keys asked = {.count = 0};
-    struct config_reader members = *reader;
-    members.object = parameters;
-    members.asked = &asked;
-    members.scope = scope;
+    struct config_reader members = {parameters, &asked,         reader->spec, reader->where,
+                                    scope,      reader->family, reader->err,  reader->status};
     read_object(reader, (struct rope_object){&members, key, facts, rope}, desc);
     reader_check_spelling(&members, desc);
     reader->status = members.status;
@@ -258,10 +248,6 @@ static void read_rotary_elements(struct config_reader *reader, const struct rope
 
 static void read_ropes(struct config_reader *reader, const struct rope_facts *facts, struct model_desc *desc)
 {
-    if (desc->family == FAMILY_GPTJ) {
-        read_rotary_elements(reader, facts, desc);
-        return;
-    }
     const json_t *scaling = desc->family == FAMILY_GEMMA4 ? NULL : reader_get(reader, "rope_scaling");
     if (json_is_object(scaling) && json_object_size(scaling) == 0) scaling = NULL;
     if (facts->local > 0) {
@@ -281,7 +267,10 @@ static void read_ropes(struct config_reader *reader, const struct rope_facts *fa
 void model_rope_read(struct config_reader *reader, const struct rope_facts *facts, struct model_desc *desc)
 {
     desc->rotary_dim = desc->head_dim;
-    read_ropes(reader, facts, desc);
+    if (desc->family == FAMILY_GPTJ)
+        read_rotary_elements(reader, facts, desc);
+    else
+        read_ropes(reader, facts, desc);
     desc->rope.dim = desc->local_rope.dim = desc->rotary_dim;
 }
 
