@@ -18,7 +18,6 @@
 #include "core/model/model_config.h"
 #include "core/model/state_slices.h"
 #include "core/quantization/dequantize.h"
-#include "core/quantization/moment_block.h"
 #include "core/training/dropout.h"
 #include "core/training/loss_scaler.h"
 #include "core/training/settings.h"

@@ -29,7 +29,7 @@
 #pragma once
 
 #include "core/model/model_config.h"
-#include "core/quantization/moment_block.h"
+#include "core/quantization/dynamic_map.h"
 
 enum { TENSOR_ALIGN = 64 }; /* elements: 128 bytes of bf16 */
 
@@ -187,7 +187,7 @@ struct tensor_table {
     struct stored_tensor *stored; /* [num_tensors] (stored_base.h); NULL: no unit is kept as bytes */
     int64_t word;                 /* with stored: bytes of an element in the compute dtype */
     bool adapted;                 /* they are the base of an adapter: checkpoints hold a hash of them only */
-    bool moment_blocks;           /* the optimizer's moments are in 8 bits (core/quantization/moment_block.h) */
+    bool moment_blocks;           /* the optimizer's moments are in 8 bits (core/quantization/dynamic_map.h) */
 };
 
 void tensor_table_build_for(const struct model_desc *desc, bool moment_blocks, struct tensor_table *table);

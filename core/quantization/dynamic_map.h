@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* dynamic_map.h: the dynamic 8-bit data type (Dettmers 2015): 256 values in [-1, 1] or [0, 1], denser near 0, with the
- * bits of torchao's 8-bit optimizers and of bitsandbytes: one map, two ways of rounding. */
+ * bits of torchao's 8-bit optimizers and of bitsandbytes: one map, two ways of rounding; AdamW8bit's moments. */
 #pragma once
 
 #include "core/host_device.h"
@@ -46,5 +46,17 @@ static inline uint8_t dynamic_lookup_code(const struct dynamic_lookup *lookup, f
 /* The code that bitsandbytes' kernel for CPUs gives to x, which it first rounds to one of 65,536 values from -1 to 1.
  * x: a value times 1 / (absolute maximum of its block), that rounded to fp32. (A block of zeros has codes 0.) */
 uint8_t dynamic_map_code_of_grid(const float map[DYNAMIC_MAP_SIZE], float x);
+
+/* AdamW8bit's moments: 256 neighbouring values are codes, and their scale. */
+enum {
+    MOMENT_BLOCK = 256,                     /* values */
+    MOMENT_BLOCK_WORDS = 65,                /* of 4 bytes: what a block takes, where fp32 takes MOMENT_BLOCK */
+    MOMENT_LEAST_NUMEL = 16 * MOMENT_BLOCK, /* of a tensor whose moments are blocks; smaller ones keep fp32 */
+};
+
+struct moment_block {
+    float scale; /* the largest absolute value, at least 1e-12; 0 before the first step */
+    uint8_t codes[MOMENT_BLOCK];
+};
 
 __END_DECLS
