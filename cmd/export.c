@@ -251,7 +251,7 @@ static enum status link_export_entry(void *context, const char *dir, const char 
     }
     if (io_link(from, to) == 0) return STATUS_OK;
     if (!S_ISREG(facts.st_mode)) return error_system(err, STATUS_DATA, errno, "cannot link '%s' to '%s'", to, from);
-    return fs_copy_file(from, to, STATUS_DATA, NULL, err); /* a file system without hard links */
+    return fs_copy_file(from, to, STATUS_DATA, err); /* a file system without hard links */
 }
 
 /* The same at the top, for what the new export neither has nor replaces. */

@@ -270,7 +270,7 @@ enum status fs_write_file(const char *path, const void *data, size_t size, enum 
     return fs_temporary_finish(&temporary, path, status, code, err);
 }
 
-enum status fs_copy_file(const char *from, const char *to, enum status code, int64_t *bytes, struct error *err)
+enum status fs_copy_file(const char *from, const char *to, enum status code, struct error *err)
 {
     RELEASED(fs_close) int in = -1;
     int64_t total;
@@ -285,7 +285,6 @@ enum status fs_copy_file(const char *from, const char *to, enum status code, int
         if (status == STATUS_OK) status = fs_write(temporary.fd, temporary.name, chunk, count, code, err);
         done += (int64_t)count;
     }
-    if (bytes) *bytes = total;
     return fs_temporary_finish(&temporary, to, status, code, err);
 }
 

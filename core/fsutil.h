@@ -64,8 +64,8 @@ enum status fs_sync_dir(const char *path, enum status code, struct error *err);
 /* Writes a whole file: a temporary name next to it, fsync, rename, fsync of the folder. */
 enum status fs_write_file(const char *path, const void *data, size_t size, enum status code, struct error *err);
 
-/* Copies a regular file in the same way, with bounded memory; *bytes (may be NULL): its size. */
-enum status fs_copy_file(const char *from, const char *to, enum status code, int64_t *bytes, struct error *err);
+/* Copies a regular file in the same way, with bounded memory. */
+enum status fs_copy_file(const char *from, const char *to, enum status code, struct error *err);
 
 /* Whether `path`, followed through links, names a pipe, a device or a folder. */
 bool named_file_is_special(const char *path);

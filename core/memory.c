@@ -19,8 +19,7 @@ void memory_on_exhausted(void (*tell)(const struct error *err))
     atomic_store(&tell_peers, tell);
 }
 
-static void memory_end_process(const struct error *err) __attribute__((noreturn));
-static void memory_end_process(const struct error *err)
+__attribute__((noreturn)) static void memory_end_process(const struct error *err)
 {
     static atomic_flag ending = ATOMIC_FLAG_INIT;
     while (atomic_flag_test_and_set(&ending)) /* another thread is ending the process */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* round_up.h: sizes as multiples of a block, a page, a tile; the smaller and the larger of two; GiB for messages. */
+/* round_up.h: sizes as multiples of a block, a page, a tile; the smaller, the larger, an order; GiB for messages. */
 #pragma once
 
 #include "core/status.h"
@@ -28,6 +28,13 @@ static inline size_t min_size(size_t a, size_t b)
 static inline size_t max_size(size_t a, size_t b)
 {
     return a > b ? a : b;
+}
+
+/* For qsort() of int64_t, or of structures that begin with one. */
+static inline int compare_int64(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x > y) - (x < y);
 }
 
 /* Blocks of `block` elements (> 0) that hold n (>= 0). */

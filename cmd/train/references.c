@@ -60,7 +60,7 @@ static enum status copy_files(struct run *run, struct error *err)
     for (int i = 0; engine_reference_source(&run->engine, i); i++) {
         TRY(engine_reference_file(&run->engine, i, from, err));
         reference_path(run, i, to);
-        TRY(fs_copy_file(from, to, STATUS_CHECKPOINT, NULL, err));
+        TRY(fs_copy_file(from, to, STATUS_CHECKPOINT, err));
     }
     return STATUS_OK;
 }

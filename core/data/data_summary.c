@@ -4,12 +4,6 @@
 
 enum { PIECE = 1 << 14 }; /* tokens that are read at a time */
 
-static int data_summary_by_length(const void *a, const void *b)
-{
-    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* The least of the sorted values that `percent` of them do not exceed. */
 static int64_t data_summary_quantile(const int64_t *sorted, int64_t count, int percent)
 {
@@ -20,7 +14,7 @@ static int64_t data_summary_quantile(const int64_t *sorted, int64_t count, int p
 void length_summary_of(int64_t *lengths, int64_t count, int64_t limit, struct length_summary *summary)
 {
     ASSERT(count > 0);
-    qsort(lengths, (size_t)count, sizeof *lengths, data_summary_by_length);
+    qsort(lengths, (size_t)count, sizeof *lengths, compare_int64);
     *summary = (struct length_summary){.least = lengths[0],
                                        .median = data_summary_quantile(lengths, count, 50),
                                        .p90 = data_summary_quantile(lengths, count, 90),

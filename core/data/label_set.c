@@ -20,8 +20,6 @@ static enum status companion_path(const struct shard_labels *shard, const char *
     return STATUS_OK;
 }
 
-/* ---- labels -------------------------------------------------------------- */
-
 static enum status read_labels(struct label_set *set, const struct shard_labels *shard, struct error *err)
 {
     char path[FS_PATH_MAX];
@@ -48,8 +46,6 @@ static enum status read_labels(struct label_set *set, const struct shard_labels 
                              path, (long long)(4 * i), set->labels[shard->first + i]);
     return STATUS_OK;
 }
-
-/* ---- types --------------------------------------------------------------- */
 
 /* Counts the tokens of type 0 that begin a document of `length` tokens at byte `first`. */
 static enum status count_first_labels(int fd, const char *path, int64_t first, int64_t length, int32_t *count,
@@ -92,8 +88,6 @@ static enum status read_types(struct label_set *set, const struct token_set *tok
     return STATUS_OK;
 }
 
-/* ---- names --------------------------------------------------------------- */
-
 static enum status check_label_names(const json_t *names, const char *path, struct error *err)
 {
     bool good = json_is_object(names) && json_object_size(names) > 0;
@@ -123,8 +117,6 @@ static enum status read_names(struct label_set *set, const struct shard_labels *
                          path);
     return STATUS_OK;
 }
-
-/* ---- the set ------------------------------------------------------------- */
 
 static enum status measure_documents(struct label_set *set, const struct token_set *tokens,
                                      const struct shard_labels *shard, struct error *err)
@@ -160,16 +152,6 @@ static enum status read_shards(struct label_set *set, const struct token_set *to
     return STATUS_OK;
 }
 
-static enum status check_classes(struct label_set *set, struct error *err)
-{
-    int64_t names = (int64_t)json_object_size(set->names);
-    if (set->names && names < set->classes)
-        return error_set(err, STATUS_DATA, "the data hold label %lld, but names for only %lld labels",
-                         (long long)set->classes - 1, (long long)names);
-    set->classes = set->names ? names : set->classes;
-    return STATUS_OK;
-}
-
 enum status label_set_open(const struct token_set *tokens, struct label_set **labels, struct error *err)
 {
     *labels = NULL;
@@ -178,7 +160,11 @@ enum status label_set_open(const struct token_set *tokens, struct label_set **la
     set->labels = memory_zeroed((size_t)set->documents, sizeof *set->labels);
     set->first_text = memory_zeroed((size_t)set->documents, sizeof *set->first_text);
     TRY(read_shards(set, tokens, err));
-    TRY(check_classes(set, err));
+    const int64_t names = (int64_t)json_object_size(set->names);
+    if (set->names && names < set->classes)
+        return error_set(err, STATUS_DATA, "the data hold label %lld, but names for only %lld labels",
+                         (long long)set->classes - 1, (long long)names);
+    if (set->names) set->classes = names;
     *labels = TAKEN(set);
     return STATUS_OK;
 }

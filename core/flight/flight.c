@@ -9,6 +9,8 @@
  * Only the end is written later, by one store, if the slot still has the same entry. */
 #include "core/flight/flight.h"
 
+#include "core/round_up.h"
+
 _Atomic(struct flight_ring *) flight_ring_in_use;
 
 const char *flight_kind_name(enum flight_kind kind)
@@ -145,18 +147,12 @@ bool flight_decode(const uint64_t words[FLIGHT_ENTRY_WORDS], struct flight_entry
            entry->step < most && entry->unit >= -1;
 }
 
-static int compare_flight_times(const void *a, const void *b)
-{
-    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 int64_t flight_median_step(const struct flight_image *image)
 {
     int64_t times[FLIGHT_STEP_TIMES];
     const int count = image->steps < FLIGHT_STEP_TIMES ? (int)image->steps : FLIGHT_STEP_TIMES;
     if (count < 3) return 0;
     for (int i = 0; i < count; i++) times[i] = (int64_t)image->step_times[i];
-    qsort(times, (size_t)count, sizeof times[0], compare_flight_times);
+    qsort(times, (size_t)count, sizeof times[0], compare_int64);
     return times[count / 2];
 }

@@ -182,7 +182,7 @@ enum status metrics_keep(const char *path, int number, struct error *err)
     if (FAULT(LINK, io_link(path, former))) {
         if (errno != EPERM && errno != ENOTSUP && errno != ENOSYS && errno != EMLINK)
             return error_set(err, STATUS_CHECKPOINT, "cannot keep '%s' as '%s': %s", path, former, strerror(errno));
-        return fs_copy_file(path, former, STATUS_CHECKPOINT, NULL, err); /* this file system has no hard links */
+        return fs_copy_file(path, former, STATUS_CHECKPOINT, err); /* this file system has no hard links */
     }
     fs_parent(path, folder);
     return fs_sync_dir(folder, STATUS_CHECKPOINT, err);

@@ -121,15 +121,11 @@ enum status tensorboard_open(const char *folder, int64_t step, struct tensorboar
     TRY(fs_join(path, folder, name, STATUS_CHECKPOINT, err));
     int fd = io_open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0) return error_system(err, STATUS_CHECKPOINT, errno, "cannot create '%s'", path);
-    struct tensorboard *t = memory_alloc(sizeof *t);
-    t->fd = fd;
-    t->path = memory_text(path);
-    enum status status = write_beginning(t, step, err);
-    if (status != STATUS_OK)
-        tensorboard_close(t);
-    else
-        *out = t;
-    return status;
+    RELEASED(tensorboard_drop) struct tensorboard *t = memory_alloc(sizeof *t);
+    *t = (struct tensorboard){fd, memory_text(path)};
+    TRY(write_beginning(t, step, err));
+    *out = TAKEN(t);
+    return STATUS_OK;
 }
 
 void tensorboard_close(struct tensorboard *t)

@@ -21,3 +21,4 @@ enum status tensorboard_scalars(struct tensorboard *t, int64_t step, const struc
 enum status tensorboard_text(struct tensorboard *t, const char *tag, const char *text, struct error *err);
 
 void tensorboard_close(struct tensorboard *t); /* NULL is allowed */
+RELEASER(tensorboard_drop, struct tensorboard, tensorboard_close)

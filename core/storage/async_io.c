@@ -215,8 +215,6 @@ static enum status uring_engine_start(struct io_queue *q, int depth, struct urin
     return no_thread ? error_set(err, STATUS_DEVICE, "cannot start a thread: %s", strerror(no_thread)) : STATUS_OK;
 }
 
-/* ---- threads ------------------------------------------------------------- */
-
 static void *async_io_move_blocks(void *argument)
 {
     struct io_queue *queue = argument;

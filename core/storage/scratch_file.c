@@ -47,19 +47,14 @@ static enum status reserve(struct scratch_file *file, int64_t bytes, struct erro
     return status;
 }
 
-/* Whether a block can be written and read with O_DIRECT; some file systems refuse that only at the first transfer. */
-static bool scratch_takes_direct(int fd)
-{
-    _Alignas(ASYNC_IO_ALIGN) static char block[ASYNC_IO_ALIGN];
-    return io_pwrite(fd, block, sizeof block, 0) == (ssize_t)sizeof block &&
-           io_pread(fd, block, sizeof block, 0) == (ssize_t)sizeof block;
-}
-
+/* Writes and reads a block with O_DIRECT: some file systems refuse that only at the first transfer. */
 static void try_direct(struct scratch_file *file, int64_t bytes)
 {
+    _Alignas(ASYNC_IO_ALIGN) static char block[ASYNC_IO_ALIGN];
     const int flags = fcntl(file->fd, F_GETFL);
-    file->direct =
-        bytes >= ASYNC_IO_ALIGN && fcntl(file->fd, F_SETFL, flags | O_DIRECT) == 0 && scratch_takes_direct(file->fd);
+    file->direct = bytes >= ASYNC_IO_ALIGN && fcntl(file->fd, F_SETFL, flags | O_DIRECT) == 0 &&
+                   io_pwrite(file->fd, block, sizeof block, 0) == (ssize_t)sizeof block &&
+                   io_pread(file->fd, block, sizeof block, 0) == (ssize_t)sizeof block;
     if (!file->direct) fcntl(file->fd, F_SETFL, flags);
 }
 

@@ -304,16 +304,13 @@ enum status pattern_compile(const char *expression, struct pattern **out, struct
     const size_t bytes = strlen(expression);
     if (utf8_check(expression, bytes) < bytes) return pattern_broken(&t, "it is not UTF-8");
     if (bytes > MAX_BYTES) return pattern_not_known(&t, "more than 8192 bytes");
-    struct pattern *pattern = memory_zeroed(1, sizeof *pattern);
+    RELEASED(pattern_drop) struct pattern *pattern = memory_zeroed(1, sizeof *pattern);
     pattern_emit(&t, ".*?("); /* one search of PCRE2 tries all places, so that they share the number of steps */
     enum status status = pattern_translate(&t);
     pattern_emit(&t, ")");
     if (status == STATUS_OK) status = compile(&t, pattern);
     text_release(&t.out);
-    if (status == STATUS_OK)
-        *out = pattern;
-    else
-        pattern_free(pattern);
+    if (status == STATUS_OK) *out = TAKEN(pattern);
     return status;
 }
 

@@ -14,6 +14,7 @@ struct pattern;
 /* STATUS_USAGE: something that this reader does not know; STATUS_DATA: no regular expression. */
 enum status pattern_compile(const char *expression, struct pattern **out, struct error *err);
 void pattern_free(struct pattern *pattern); /* NULL: nothing */
+RELEASER(pattern_drop, struct pattern, pattern_free)
 
 /* Where a search in `text` (UTF-8) goes on. {0} is the start. */
 struct pattern_search {

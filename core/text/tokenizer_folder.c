@@ -217,16 +217,10 @@ static json_int_t add_token(struct addition *addition, const char *text, const j
 
 /* A token to which the folder gives an id. */
 struct declared {
-    json_int_t id;
+    int64_t id;
     const char *text;    /* borrowed */
     const json_t *token; /* borrowed: its properties, or the id of added_tokens.json */
 };
-
-static int addition_by_id(const void *a, const void *b)
-{
-    const json_int_t left = ((const struct declared *)a)->id, right = ((const struct declared *)b)->id;
-    return left < right ? -1 : left > right;
-}
 
 /* Of added_tokens_decoder, {"5": {"content": "<s>"}}, or of a legacy folder's added_tokens.json, {"<s>": 5}. */
 static enum status read_declared(const struct tokenizer_folder *folder, const char *key, const json_t *value,
@@ -263,7 +257,7 @@ static enum status add_declared(const struct tokenizer_folder *folder, json_t *f
     json_object_foreach (from, key, value) {
         TRY(read_declared(folder, key, value, &tokens[count++], err));
     }
-    qsort(tokens, count, sizeof *tokens, addition_by_id);
+    qsort(tokens, count, sizeof *tokens, compare_int64);
     for (size_t i = 0; i < count; i++) {
         const char *text = tokens[i].text;
         const bool there = json_object_get(addition->by_text, text);

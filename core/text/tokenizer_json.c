@@ -189,8 +189,8 @@ static enum status add_cut(const struct source *source, struct tokenizer *out, s
 
 static enum status add_pattern(const struct source *source, const char *text, struct cut cut, struct tokenizer *out)
 {
-    enum status status = pattern_compile(text, &cut.pattern, source->err);
-    if (status != STATUS_OK) return error_prefix(source->err, "'%s'", source->where);
+    if (pattern_compile(text, &cut.pattern, source->err) != STATUS_OK)
+        return error_prefix(source->err, "'%s'", source->where);
     return add_cut(source, out, cut);
 }
 
@@ -351,26 +351,19 @@ static enum status read_processor(const struct source *source, const json_t *pro
     return STATUS_OK;
 }
 
-/* ---- all of it ----------------------------------------------------------- */
-
-static enum status read_parts(const struct source *source, const json_t *json, struct tokenizer *out)
-{
-    const json_t *decoder = json_object_get(json, "decoder");
-    if (!json_is_object(json)) return damaged(source, "it is no JSON object");
-    TRY(read_model(source, json_object_get(json, "model"), &out->bpe));
-    TRY(read_normalizer(source, json_object_get(json, "normalizer"), &out->nfc));
-    TRY(read_pre_tokenizer(source, json_object_get(json, "pre_tokenizer"), out));
-    if (!has_type(decoder, "ByteLevel"))
-        return tokenizer_refuse_part(source, "decoder", is_absent(decoder) ? "null" : type_of(decoder));
-    TRY(read_all_added(source, json_object_get(json, "added_tokens"), out));
-    return read_processor(source, json_object_get(json, "post_processor"), out);
-}
-
 enum status tokenizer_from_json(const json_t *json, const char *where, struct tokenizer **out, struct error *err)
 {
-    struct source source = {.where = where, .err = err};
+    const struct source source = {.where = where, .err = err};
+    const json_t *decoder = json_object_get(json, "decoder");
     RELEASED(tokenizer_drop) struct tokenizer *tokenizer = memory_zeroed(1, sizeof *tokenizer);
-    TRY(read_parts(&source, json, tokenizer));
+    if (!json_is_object(json)) return damaged(&source, "it is no JSON object");
+    TRY(read_model(&source, json_object_get(json, "model"), &tokenizer->bpe));
+    TRY(read_normalizer(&source, json_object_get(json, "normalizer"), &tokenizer->nfc));
+    TRY(read_pre_tokenizer(&source, json_object_get(json, "pre_tokenizer"), tokenizer));
+    if (!has_type(decoder, "ByteLevel"))
+        return tokenizer_refuse_part(&source, "decoder", is_absent(decoder) ? "null" : type_of(decoder));
+    TRY(read_all_added(&source, json_object_get(json, "added_tokens"), tokenizer));
+    TRY(read_processor(&source, json_object_get(json, "post_processor"), tokenizer));
     *out = TAKEN(tokenizer);
     return STATUS_OK;
 }

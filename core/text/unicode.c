@@ -65,8 +65,6 @@ size_t utf8_check(const char *text, size_t count)
     return at;
 }
 
-/* ---- newer characters ---------------------------------------------------- */
-
 /* From scripts/make-unicode-tables.py. */
 /* clang-format off */
 const struct unicode_run unicode_newer[] = {

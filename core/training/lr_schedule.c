@@ -41,13 +41,6 @@ static double own_lr(const struct schedule_spec *s, double lr, int64_t k)
     return s->min_lr + (lr - s->min_lr) * left;
 }
 
-/* DeepSpeed's warm-up factor at schedule index i: "log" ln(i + 1) / ln(N), "linear" i / N, 1 from N on. */
-static double warmup_gamma(const struct schedule_spec *s, int64_t i, int64_t warmup)
-{
-    if (i >= warmup) return 1.0;
-    return s->warmup_linear ? (double)i / (double)warmup : log((double)i + 1.0) / log((double)warmup);
-}
-
 static double deepspeed_lr(const struct schedule_spec *s, double lr, int64_t k)
 {
     const int64_t given = schedule_warmup(s), warmup = given < 2 ? 2 : given; /* DeepSpeed takes at least 2 */
@@ -55,7 +48,9 @@ static double deepspeed_lr(const struct schedule_spec *s, double lr, int64_t k)
     const bool cosine = s->type == SCHEDULE_WARMUP_COSINE_LR;
     const double span = fmax(1.0, (double)(s->total_steps - warmup)), least = s->warmup_min_ratio;
     if (i < 0) return cosine ? 0.0 : s->warmup_min_lr; /* 0 whatever warmup_min_ratio is */
-    double gamma = warmup_gamma(s, i, warmup);
+    double gamma = i >= warmup        ? 1.0 /* the warm-up's factor: "log", ln(i + 1) / ln(N), or "linear", i / N */
+                   : s->warmup_linear ? (double)i / (double)warmup
+                                      : log((double)i + 1.0) / log((double)warmup);
     if (cosine && i < warmup) return lr * (least + (1.0 - least) * gamma);
     if (cosine) {
         const double x = fmin(1.0, (double)(i - warmup + 1) / span);
