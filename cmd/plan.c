@@ -110,7 +110,7 @@ static void plan_dry_one(struct engine *t, const char *world_source, bool resume
     spec_auto_print(spec, &autos);
     for (int i = 0; i < autos.count; i++) printf("%s\n", PRINTABLE(autos.items[i]));
     printf("# effective run spec%s%s\n", spec->run.group ? " of " : "", spec->run.group ? spec->run.name : "");
-    spec_write_yaml(spec, stdout, true);
+    spec_write_yaml(spec, stdout);
     printf("# end of the run spec\n");
     plan_print_batch(spec, t->world, world_source);
     plan_print_virtual_ranks(t);

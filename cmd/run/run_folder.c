@@ -63,7 +63,7 @@ enum status run_folder_write_spec(const struct run_folder *folder, const struct 
     size_t length = 0;
     OWNED_DIR *entries = io_opendir(folder->path);
     FILE *out = memory_stream(&text, &length);
-    spec_write_yaml(spec, out, true);
+    spec_write_yaml(spec, out);
     fclose(out);
     snprintf(path, sizeof path, "%s/run.yaml", folder->path);
     for (struct dirent *entry; entries && (entry = io_readdir(entries));) /* what kills in fs_write_file() have left */

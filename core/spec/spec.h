@@ -200,8 +200,8 @@ void spec_resolve_model(struct run_spec *spec, int64_t hidden_size);
 /* Adds a line for each key that was "auto": "KEY: auto → VALUE, from ORIGIN", after spec_resolve_…(). */
 void spec_auto_print(const struct run_spec *spec, struct string_list *lines);
 
-/* YAML that spec_load() reads back; all: also defaults. Values derived from world size or data are comments. */
-void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all);
+/* YAML that spec_load() reads back, with all defaults. Values derived from world size or data are comments. */
+void spec_write_yaml(const struct run_spec *spec, FILE *out);
 
 /* The length of a file's name before the ending of text that is not tokenized (.jsonl, .csv.gz, …); 0: none. */
 size_t spec_text_stem(const char *name);

@@ -18,17 +18,13 @@ static void put_in_place(struct spec_context *ctx, struct spec_node *root, const
                          const struct spec_node *value)
 {
     const struct spec_key *key = spec_key_find(path);
-    if (value->kind == NODE_MAPPING && key && key->type == KEY_SECTION) {
+    const struct spec_node *there = spec_find(root, path);
+    if (value->kind == NODE_MAPPING && key && key->type == KEY_SECTION)
         for (const struct spec_node *child = value->first; child; child = child->next)
             put_in_place(ctx, root, spec_arena_printf(ctx->arena, "%s.%s", path, child->key), child);
-        return;
-    }
-    if (strncmp(path, "model.", 6) == 0 && strcmp(path, "model.adapter") != 0) {
+    else if (strncmp(path, "model.", 6) == 0 && strcmp(path, "model.adapter") != 0)
         spec_error(ctx, value->key_pos, "an adapter of several has no '%s' of its own: they have one base", path);
-        return;
-    }
-    const struct spec_node *there = spec_find(root, path);
-    if (!there || there->key_pos.source < 2) /* --set is for all */
+    else if (!there || there->key_pos.source < 2) /* --set is for all */
         spec_override(ctx, root, spec_arena_printf(ctx->arena, "%s=", path), spec_copy(ctx, value));
 }
 
@@ -56,10 +52,8 @@ bool spec_adapters_check(struct spec_context *ctx, const struct spec_node *list)
         const struct spec_node *name = name_of_item(ctx, item);
         good = name != NULL;
         for (const struct spec_node *other = list->first; good && other != item; other = other->next)
-            if (strcmp(spec_child(other, "name")->text, name->text) == 0) {
-                spec_error(ctx, name->pos, "two adapters have the name '%s'", spec_show(ctx, name->text));
-                good = false;
-            }
+            if (strcmp(spec_child(other, "name")->text, name->text) == 0)
+                good = spec_error(ctx, name->pos, "two adapters have the name '%s'", spec_show(ctx, name->text));
     }
     return good;
 }

@@ -53,12 +53,10 @@ static void check_auto(struct spec_context *ctx, struct spec_full *full, const s
     if (!spec_auto_is_allowed(key)) {
         spec_error(ctx, node->pos, "'%s' cannot be derived from \"auto\"; hint: write a value%s%s%s", key->path,
                    key->fallback ? " (default: " : "", key->fallback ? key->fallback : "", key->fallback ? ")" : "");
-        return;
+    } else if (!(key->flags & KEY_NEEDED)) { /* else by the rule that needs it */
+        if (key->size) spec_key_store(full, key, spec_auto_value(key));
+        spec_auto_record(full, key, NULL);
     }
-    if (key->flags & KEY_NEEDED) /* by the rule that needs it */
-        return;
-    if (key->size) spec_key_store(full, key, spec_auto_value(key));
-    spec_auto_record(full, key, NULL);
 }
 
 static void check_value(struct spec_context *ctx, struct spec_full *full, const struct spec_key *key,
@@ -90,10 +88,9 @@ static void check_value(struct spec_context *ctx, struct spec_full *full, const 
 static const char *check_params_of(struct spec_context *ctx, const struct spec_full *full, const char *section)
 {
     const char *names = "";
-    for (const struct spec_key *key = spec_keys; key->path; key++) {
+    for (const struct spec_key *key = spec_keys; key->path; key++)
         if (spec_key_in(key, section) && key->verdict == VERDICT_USED && spec_key_applies(full, key))
             names = spec_arena_printf(ctx->arena, "%s%s%s", names, *names ? ", " : "", spec_key_leaf(key->path));
-    }
     return names;
 }
 
@@ -136,11 +133,9 @@ static void check_row(struct spec_context *ctx, struct spec_full *full, const st
     const bool applies = spec_key_applies(full, key);
     if (key->size && (applies || !key->schedules)) /* fields of schedules are shared */
         spec_key_store(full, key, spec_key_default(key));
-    if (!node && key->flags & KEY_REQUIRED) {
+    if (!node && key->flags & KEY_REQUIRED)
         spec_error(ctx, (struct spec_pos){0, 1, 1}, "'%s' is missing; hint: %s", key->path,
                    check_hint_missing(ctx, key));
-        return;
-    }
     if (!node) return;
     const char *section = spec_arena_copy(ctx->arena, key->path, spec_key_section_length(key->path));
     if (spec_is_unknown_territory(root, section)) return;

@@ -232,13 +232,10 @@ void convert_schedule(struct convert *c)
     if (c->kind == CONVERT_AXOLOTL && other) type = other;
     c->schedule = convert_is_given(type) ? type : NULL;
     const char *name = type && type->text ? type->text : "";
-    enum schedule_extra extra = EXTRA_NONE;
-    const char *chosen = NULL;
-    for (size_t i = 0; i < COUNT_OF(schedule_names); i++)
-        if (strcmp(schedule_names[i].name, name) == 0) {
-            chosen = schedule_names[i].type;
-            extra = schedule_names[i].extra;
-        }
+    size_t row = 0;
+    while (row < COUNT_OF(schedule_names) && strcmp(schedule_names[row].name, name) != 0) row++;
+    const char *chosen = row < COUNT_OF(schedule_names) ? schedule_names[row].type : NULL;
+    const enum schedule_extra extra = chosen ? schedule_names[row].extra : EXTRA_NONE;
     if (!chosen)
         convert_note(c, "'%s' %s is not here; Cosine takes its place", type ? type->key : "lr_scheduler_type",
                      type ? convert_show(c, type) : "");

@@ -37,11 +37,8 @@ static struct spec_pos hjson_here(struct reader *r)
     return r->pos;
 }
 
-#define FAIL_AT(r, pos, ...)                                                \
-    do {                                                                    \
-        spec_error((r)->ctx, pos, "not valid JSON or Hjson: " __VA_ARGS__); \
-        return false;                                                       \
-    } while (0)
+/* spec_error() returns NULL, which is false. */
+#define FAIL_AT(r, pos, ...) return spec_error((r)->ctx, pos, "not valid JSON or Hjson: " __VA_ARGS__)
 #define FAIL(r, ...) FAIL_AT(r, hjson_here(r), __VA_ARGS__)
 
 /* ---- blanks and comments ------------------------------------------------- */
@@ -277,11 +274,9 @@ static bool hjson_check_text(struct reader *r)
     utf8proc_int32_t point;
     for (utf8proc_ssize_t length; r->at < r->end; r->at += length) {
         length = utf8proc_iterate((const utf8proc_uint8_t *)r->at, r->end - r->at, &point);
-        if (length < 1 || !point) {
-            spec_error(r->ctx, hjson_here(r),
-                       "not a text file in UTF-8; hint: --deepspeed takes a DeepSpeed configuration in JSON");
-            return false;
-        }
+        if (length < 1 || !point)
+            return spec_error(r->ctx, hjson_here(r),
+                              "not a text file in UTF-8; hint: --deepspeed takes a DeepSpeed configuration in JSON");
     }
     r->at = r->text;
     return true;
@@ -290,11 +285,9 @@ static bool hjson_check_text(struct reader *r)
 static bool hjson_file(struct reader *r, struct spec_node **root)
 {
     if (!hjson_skip_blank(r)) return false;
-    if (r->at == r->end) {
-        spec_error(r->ctx, (struct spec_pos){r->pos.source, 1, 1},
-                   "the file is empty; hint: --deepspeed takes a DeepSpeed configuration in JSON");
-        return false;
-    }
+    if (r->at == r->end)
+        return spec_error(r->ctx, (struct spec_pos){r->pos.source, 1, 1},
+                          "the file is empty; hint: --deepspeed takes a DeepSpeed configuration in JSON");
     if (*r->at == '{' || *r->at == '[') {
         if (!hjson_value(r, root) || !hjson_skip_blank(r)) return false;
         if (r->at < r->end)

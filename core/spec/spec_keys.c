@@ -127,8 +127,7 @@ const struct spec_key spec_keys[] = {
     /* ---- ztrain's -------------------------------------------------------- */
     {SECTION("run", "the run and its folder")},
     {SAME(run.name, STRING, NULL, SILENT,
-          "the run's folder is run.dir/run.name; default: the spec's file name without .yaml"),
-     .flags = KEY_ALWAYS},
+          "the run's folder is run.dir/run.name; default: the spec's file name without .yaml")},
     {SAME(run.dir, PLACE, "runs", SILENT, "the folder in which each run has its own folder")},
     {SAME(run.seed, INT(0, 0x1p63), "1234", ERROR, "seed of the initial weights and of the order of the samples")},
 
@@ -212,7 +211,7 @@ const struct spec_key spec_keys[] = {
           peft_type, "LORA", ERROR,
           "each matrix W that is a target gets two small ones, and computes W x + scale B A x; only A and B are "
           "trained"),
-     .flags = KEY_ALWAYS | KEY_ANY_CASE},
+     .flags = KEY_ANY_CASE},
     {PEFT("r", INT(1, 1 << 16), r, "8", ERROR, "the rank: rows of A, columns of B")},
     {PEFT("lora_alpha", WHOLE_ABOVE(0, MAX_COUNT), lora_alpha, "8", ERROR,
           "the scale of what A and B add is lora_alpha / r, or lora_alpha / sqrt(r) with use_rslora")},

@@ -46,7 +46,6 @@ enum spec_resume { RESUME_SILENT, RESUME_NOTICE, RESUME_CONTENTS, RESUME_ERROR }
 enum {
     KEY_AUTO = 1,      /* "auto" derives the value, as for an absent key */
     KEY_REQUIRED = 2,  /* its absence is an error */
-    KEY_ALWAYS = 4,    /* printed even if it equals the default, which depends on the file's name */
     KEY_ABOVE_MIN = 8, /* the minimum itself is too small */
     KEY_ANY_CASE = 16, /* a choice in small or capital letters */
     KEY_NULL = 32,     /* null stands for the default, as in DeepSpeed */

@@ -28,14 +28,13 @@ static void list_world_sizes(int64_t batch, int64_t unit, char *text, size_t siz
     int64_t most = batch % unit ? 0 : batch / unit;
     int found = 0;
     text[0] = 0;
-    for (int64_t world = 1; world <= most && world <= 4096; world++) {
+    for (int64_t world = 1; world <= most && world <= 4096 && found <= MOST; world++) {
         if (most % world) continue;
         size_t used = strlen(text);
-        if (++found > MOST) {
+        if (++found > MOST)
             snprintf(text + used, size - used, ", …");
-            return;
-        }
-        snprintf(text + used, size - used, "%s%lld", used ? ", " : "", (long long)world);
+        else
+            snprintf(text + used, size - used, "%s%lld", used ? ", " : "", (long long)world);
     }
 }
 
@@ -97,13 +96,12 @@ enum status spec_resolve_batch(struct run_spec *spec, int world, const char *wor
     else if (given[2])
         snprintf(one_step, sizeof one_step, "sample in each of %lld accumulation steps", (long long)accumulation);
     int64_t product = batch_size_product(batch_size_product(micro, accumulation), world);
-    if (train > largest_batch()) { /* a product; a given value has been checked already */
+    if (train > largest_batch()) /* a product; a given value has been checked already */
         return error_set(err, STATUS_USAGE,
                          "%s: train_micro_batch_size_per_gpu %lld * gradient_accumulation_steps %lld * world size %d "
                          "(from %s) is more than %lld samples; hint: make one of them smaller",
                          full->batch_where, (long long)micro, (long long)accumulation, world, world_source,
                          (long long)largest_batch());
-    }
     if (!micro || !accumulation) { /* DeepSpeed's sentence would name a 0 that is not in the spec */
         error_set(err, STATUS_USAGE,
                   "%s: train_batch_size %lld is less than one %s on each of %d ranks (world size %d: %s)",
@@ -375,10 +373,9 @@ void spec_resolve_model(struct run_spec *spec, int64_t hidden_size)
     struct spec_full *full = spec_full(spec);
     ASSERT(hidden_size > 0 && hidden_size < 1 << 28);
     full->hidden_size = hidden_size;
-    for (const struct spec_auto *filled = full->autos; filled; filled = filled->next) {
-        if (!filled->derived || !filled->key->size) continue;
-        spec_key_store(full, filled->key, json_integer(from_hidden_size(filled->key, hidden_size)));
-    }
+    for (const struct spec_auto *filled = full->autos; filled; filled = filled->next)
+        if (filled->derived && filled->key->size)
+            spec_key_store(full, filled->key, json_integer(from_hidden_size(filled->key, hidden_size)));
 }
 
 /* The value that "auto" has become, as text that the caller frees. */

@@ -105,7 +105,7 @@ static bool writes_derived(const struct spec_full *full, const struct spec_key *
            spec_auto_is_derived(full, key);
 }
 
-void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
+void spec_write_yaml(const struct run_spec *spec, FILE *out)
 {
     const struct spec_full *full = spec_full(spec);
     const char *previous = NULL;
@@ -114,28 +114,23 @@ void spec_write_yaml(const struct run_spec *spec, FILE *out, bool all)
         bool length = key->schedules & 1u << full->spec.scheduler.type && !full->given_total_steps &&
                       strcmp(key->path, "scheduler.params.total_num_steps") == 0;
         bool is_auto = key->size && (length || spec_auto_is_derived(full, key));
-        /* always: Muon has other defaults than the table, set_muon_defaults() */
-        bool muon = full->spec.optimizer.type == OPTIMIZER_MUON && key->optimizers & 1u << OPTIMIZER_MUON;
         json_auto_t *value = key->size ? spec_key_fetch(full, key) : NULL;
         if (!value && !is_auto) continue;
-        if (all || is_auto || muon || key->flags & KEY_ALWAYS || !spec_key_is_default(key, value)) {
-            int level = spec_open_sections(out, key->path, previous);
-            previous = key->path;
-            fprintf(out, "%*s%s%s: ", 2 * level, "", writes_derived(full, key) && !is_auto ? "# " : "",
-                    spec_key_leaf(key->path));
-            if (is_auto)
-                fputs("auto", out);
-            else
-                write_flow(out, json_is_string(json_array_get(value, 0)) && json_array_size(value) == 1 &&
-                                        key->type != KEY_MODULES
-                                    ? json_array_get(value, 0)
-                                    : value);
-            if (writes_derived(full, key) && value) {
-                fputs(is_auto ? " # derived: " : " # derived", out);
-                if (is_auto) write_flow(out, value);
-            }
-            fputc('\n', out);
+        int level = spec_open_sections(out, key->path, previous);
+        previous = key->path;
+        fprintf(out, "%*s%s%s: ", 2 * level, "", writes_derived(full, key) && !is_auto ? "# " : "",
+                spec_key_leaf(key->path));
+        const json_t *first = json_array_get(value, 0);
+        const bool alone = json_is_string(first) && json_array_size(value) == 1 && key->type != KEY_MODULES;
+        if (is_auto)
+            fputs("auto", out);
+        else
+            write_flow(out, alone ? first : value);
+        if (writes_derived(full, key) && value) {
+            fputs(is_auto ? " # derived: " : " # derived", out);
+            if (is_auto) write_flow(out, value);
         }
+        fputc('\n', out);
     }
 }
 

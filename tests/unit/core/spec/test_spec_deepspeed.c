@@ -155,7 +155,7 @@ static void test_derived_size_stays_auto(void **state)
     size_t size = 0;
     FILE *out = open_memstream(&text, &size);
     assert_non_null(out);
-    spec_write_yaml(spec, out, false);
+    spec_write_yaml(spec, out);
     fclose(out);
     assert_non_null(strstr(text, "  reduce_bucket_size: auto # derived: 4096\n"));
     struct spec_report report = {0};
@@ -579,7 +579,7 @@ static void test_warmup_ratio_fills_auto(void **state)
         size_t size = 0;
         FILE *out = open_memstream(&text, &size);
         assert_non_null(out);
-        spec_write_yaml(spec, out, true);
+        spec_write_yaml(spec, out);
         fclose(out);
         struct run_spec *again;
         assert_int_equal(spec_load(write_file("run.yaml", text, size), NULL, NULL, 0, &again, &report), STATUS_OK);
