@@ -180,7 +180,13 @@ static inline void *status_take(void *variable)
 
 #define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
-/* The words of a list of X(NAME, "word"): {LIST(LISTED_WORD)}. */
+/* The words of a list of X(NAME, "word"): {LIST(LISTED_WORD)}; a function that gives a value's word. */
 #define LISTED_WORD(name, word) word,
+#define LISTED_NAMES(function, type, LIST)                      \
+    static inline const char *function(type value)              \
+    {                                                           \
+        static const char *const names[] = {LIST(LISTED_WORD)}; \
+        return names[value];                                    \
+    }
 
 __END_DECLS

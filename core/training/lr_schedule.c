@@ -1,12 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/training/lr_schedule.h"
 
-const char *schedule_name(enum schedule_type type)
-{
-    static const char *const names[] = {SCHEDULE_LIST(LISTED_WORD)};
-    return names[type];
-}
-
 bool schedule_needs_total(const struct schedule_spec *s)
 {
     switch (s->type) {

@@ -63,7 +63,7 @@ struct schedule_spec {
 };
 
 /* "Constant", "WarmupLR", … as in the run spec */
-const char *schedule_name(enum schedule_type type);
+LISTED_NAMES(schedule_name, enum schedule_type, SCHEDULE_LIST)
 
 /* Whether its rates depend on total_steps. */
 bool schedule_needs_total(const struct schedule_spec *schedule);

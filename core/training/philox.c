@@ -100,24 +100,15 @@ static inline __attribute__((always_inline)) void normal_blocks_body(uint64_t se
 
 /* The same code compiled for several vector widths, with the same bits. */
 typedef void normal_blocks_function(uint64_t seed, uint64_t stream, uint64_t first, float out[4 * LANES]);
-
-static void normal_blocks_plain(uint64_t seed, uint64_t stream, uint64_t first, float out[4 * LANES])
-{
-    normal_blocks_body(seed, stream, first, out);
-}
-
+#define NORMAL_BLOCKS(name, target)                                                               \
+    target static void name(uint64_t seed, uint64_t stream, uint64_t first, float out[4 * LANES]) \
+    {                                                                                             \
+        normal_blocks_body(seed, stream, first, out);                                             \
+    }
+NORMAL_BLOCKS(normal_blocks_plain, )
 #ifdef __x86_64__
-__attribute__((target("avx2"))) static void normal_blocks_avx2(uint64_t seed, uint64_t stream, uint64_t first,
-                                                               float out[4 * LANES])
-{
-    normal_blocks_body(seed, stream, first, out);
-}
-
-__attribute__((target("avx512f,avx512dq,avx512vl"))) static void
-normal_blocks_avx512(uint64_t seed, uint64_t stream, uint64_t first, float out[4 * LANES])
-{
-    normal_blocks_body(seed, stream, first, out);
-}
+NORMAL_BLOCKS(normal_blocks_avx2, __attribute__((target("avx2"))))
+NORMAL_BLOCKS(normal_blocks_avx512, __attribute__((target("avx512f,avx512dq,avx512vl"))))
 #endif
 
 static normal_blocks_function *choose_normal_blocks(void)

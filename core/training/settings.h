@@ -33,11 +33,7 @@ struct distill_settings {
 enum recompute { RECOMPUTE_LIST(RECOMPUTE_ENTRY) RECOMPUTE_COUNT };
 
 /* The policy's name in the run spec: "none", "norms", … */
-static inline const char *recompute_name(enum recompute policy)
-{
-    static const char *const names[] = {RECOMPUTE_LIST(LISTED_WORD)};
-    return names[policy];
-}
+LISTED_NAMES(recompute_name, enum recompute, RECOMPUTE_LIST)
 
 /* ---- preferences --------------------------------------------------------- */
 
@@ -57,11 +53,7 @@ static inline const char *recompute_name(enum recompute policy)
 #define PREFERENCE_ENTRY(name, word) PREFERENCE_##name,
 enum preference_loss { PREFERENCE_LOSS_LIST(PREFERENCE_ENTRY) PREFERENCE_LOSS_COUNT };
 
-static inline const char *preference_name(enum preference_loss loss)
-{
-    static const char *const names[] = {PREFERENCE_LOSS_LIST(LISTED_WORD)};
-    return names[loss];
-}
+LISTED_NAMES(preference_name, enum preference_loss, PREFERENCE_LOSS_LIST)
 
 /* What metrics say of them, means over samples. */
 #define PREFERENCE_VALUE_LIST(X)                \
