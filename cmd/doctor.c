@@ -23,8 +23,6 @@ __attribute__((format(printf, 2, 3))) static void print_line(const char *name, c
 
 #define DOCTOR_BYTES(bytes) ((bytes) == UINT64_MAX ? "unknown" : SIZE(round, bytes))
 
-/* ---- small readers ------------------------------------------------------- */
-
 /* Whether a program of that name is on PATH; its path is left in out. */
 static bool doctor_find_program(const char *name, char *out, size_t size)
 {

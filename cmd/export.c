@@ -69,8 +69,6 @@ struct export_folder {
     struct run_lock *lock;                        /* of `work`; owned; NULL: not open */
 };
 
-/* ---- the entries of a folder --------------------------------------------- */
-
 typedef enum status visitor(void *context, const char *dir, const char *name, struct error *err);
 
 /* Stops at the first failure. */
@@ -118,10 +116,8 @@ static enum status find_export_folder(const char *out, char real[FS_PATH_MAX], s
     char above[FS_PATH_MAX], place[PATH_MAX], name[NAME_MAX + 1];
     struct stat facts;
     bool there;
-    if (io_stat(out, &facts) == 0 && !S_ISDIR(facts.st_mode)) {
-        error_set(err, STATUS_USAGE, "'%s' is a file, not a folder", out);
-        return error_hint(err, "name the folder for the model");
-    }
+    if (io_stat(out, &facts) == 0 && !S_ISDIR(facts.st_mode))
+        return error_set(err, STATUS_USAGE, "'%s' is a file, not a folder; hint: name the folder for the model", out);
     TRY(fs_find_dir(out, &there, STATUS_USAGE, err));
     fs_parent(out, above);
     TRY(fs_mkdirs(there ? out : above, STATUS_DATA, err));
@@ -352,11 +348,10 @@ static enum status write_export_folder(const struct checkpoint *checkpoint, cons
                                        enum dtype dtype, struct error *err)
 {
     RELEASED(export_folder_close) struct export_folder folder = {0};
-    if (is_same_folder(arguments->out, checkpoint->base.folder) || is_same_folder(arguments->out, arguments->base)) {
-        error_set(err, STATUS_USAGE, "'%s' is the base of the %s", arguments->out, /* an earlier export */
-                  checkpoint->adapter ? "adapter" : "multimodal model");
-        return error_hint(err, "--out names another folder");
-    }
+    if (is_same_folder(arguments->out, checkpoint->base.folder) || is_same_folder(arguments->out, arguments->base))
+        return error_set(err, STATUS_USAGE, "'%s' is the base of the %s; hint: --out names another folder",
+                         arguments->out, /* an earlier export */
+                         checkpoint->adapter ? "adapter" : "multimodal model");
     TRY(export_folder_open(&folder, arguments->out, err));
     if (checkpoint->adapter) {
         RELEASED(model_desc_release) struct model_desc desc = {0};
@@ -383,11 +378,10 @@ static enum status check_export_options(const struct checkpoint *checkpoint, con
                                         struct error *err)
 {
     const bool multimodal = !checkpoint->adapter && checkpoint->base.folder;
-    if (!checkpoint->adapter && (arguments->merge || (arguments->base && !multimodal))) {
-        error_set(err, STATUS_USAGE, "--%s is for runs with an adapter, and '%s' is a whole model",
-                  arguments->merge ? "merge" : "base", checkpoint->path);
-        return error_hint(err, "leave it out");
-    }
+    if (!checkpoint->adapter && (arguments->merge || (arguments->base && !multimodal)))
+        return error_set(err, STATUS_USAGE,
+                         "--%s is for runs with an adapter, and '%s' is a whole model; hint: leave it out",
+                         arguments->merge ? "merge" : "base", checkpoint->path);
     if (arguments->base && !arguments->merge && !multimodal)
         return error_set(err, STATUS_USAGE,
                          "--base is the model that --merge reads; hint: leave it out, or add --merge");

@@ -56,8 +56,6 @@ static enum status init_check_out(const struct init *t, struct error *err)
     return init_to_stdout(t) ? STATUS_OK : command_check_out(t->flags.out, t->flags.force, err);
 }
 
-/* ---- settings by the plan ------------------------------------------------ */
-
 static enum status init_load_spec(const struct init *t, struct run_spec **spec, struct error *err)
 {
     RELEASED(spec_report_release) struct spec_report report = {0};
@@ -144,8 +142,6 @@ static enum status init_plan_gpus(struct init *t, struct error *err)
         init_note("nothing fits with optimizer state in fp32: it is in bf16, which rounds updates stochastically");
     return STATUS_OK;
 }
-
-/* ---- the end ------------------------------------------------------------- */
 
 static void init_print_next(const struct init *t)
 {

@@ -57,10 +57,8 @@ static enum status init_take_flag(struct init *t, const char *flag, const char *
                                   const char *usual, init_take *take, struct error *err)
 {
     if (!given && question && t->asks) return init_ask(t, question, usual, take, err);
-    if (!given && !usual) {
-        error_set(err, STATUS_USAGE, "--%s is missing", flag);
-        return error_hint(err, "ztrain init --model DIR --data PREFIX");
-    }
+    if (!given && !usual)
+        return error_set(err, STATUS_USAGE, "--%s is missing; hint: ztrain init --model DIR --data PREFIX", flag);
     const enum status status = take(t, given ? given : usual, err);
     if (status == STATUS_OK || strncmp(err->text, "--", 2) == 0) /* gpu_catalog_find() names its option */
         return status;
@@ -81,10 +79,9 @@ void init_release(struct init *t)
 /* YAML is UTF-8, and a run spec takes a ~ at the beginning for a home folder, which a shell has put in already. */
 static enum status init_check_text(const char *text, struct error *err)
 {
-    if (text[0] == '~') {
-        error_set(err, STATUS_USAGE, "'%s' begins with ~, which a run spec takes for a home folder", PRINTABLE(text));
-        return error_hint(err, "./%s", PRINTABLE(text));
-    }
+    if (text[0] == '~')
+        return error_set(err, STATUS_USAGE, "'%s' begins with ~, which a run spec takes for a home folder; hint: ./%s",
+                         PRINTABLE(text), PRINTABLE(text));
     json_auto_t *utf8 = json_string(text);
     return utf8 ? STATUS_OK : error_set(err, STATUS_USAGE, "'%s' is not text in UTF-8", PRINTABLE(text));
 }
@@ -124,8 +121,7 @@ enum status init_find_method(const char *name, enum init_method *method, struct 
             *method = (enum init_method)i;
             return STATUS_OK;
         }
-    error_set(err, STATUS_USAGE, "'%s' is not known", PRINTABLE(name));
-    return error_hint(err, "full, lora or qlora");
+    return error_set(err, STATUS_USAGE, "'%s' is not known; hint: full, lora or qlora", PRINTABLE(name));
 }
 
 static enum status init_take_method(struct init *t, const char *text, struct error *err)
@@ -240,8 +236,6 @@ static enum status init_take_data(struct init *t, const char *text, struct error
     char *items[] = {(char *)(uintptr_t)text};
     return init_take_shards(t, &(struct string_list){1, items}, err);
 }
-
-/* ---- validation data ----------------------------------------------------- */
 
 static enum status init_take_validation(struct init *t, const char *text, struct error *err)
 {

@@ -2,8 +2,6 @@
 /* init_spec.c: the run spec that `ztrain init` writes, with a reason at each choice. See init.h. */
 #include "cmd/init.h"
 
-static const double gib = (double)(1 << 30);
-
 /* Appends the name of a path's last part, without the ending of a shard or of JSON. */
 static void init_add_name(char name[INIT_TEXT], const char *path)
 {
@@ -70,7 +68,7 @@ static void init_write_head(const struct init *t, FILE *out)
                 "# Estimated, not measured: %.3g s a step, %.0f tokens/s, %.2g hours in all; %.1f of the %.1f GiB of "
                 "each GPU.\n",
                 seconds, (double)(t->batch * t->seq_length) / seconds, (double)t->steps * seconds / 3600,
-                (double)t->choice.device_bytes / gib, (double)t->memory / gib);
+                in_gib(t->choice.device_bytes), in_gib((uint64_t)t->memory));
 }
 
 static void init_write_shards(FILE *out, const char *key, const struct string_list *shards)
@@ -211,7 +209,7 @@ static void init_write_stage(const struct init *t, FILE *out)
             t->ranks == 1 ? "there is one rank" : divided[stage], t->cuda ? "; by the plan" : "");
     if (values[TUNABLE_OPTIMIZER])
         fprintf(out, "  offload_optimizer:\n    device: cpu  # by the plan; a node needs %.1f GiB of host memory\n",
-                (double)t->choice.node_bytes / gib);
+                in_gib(t->choice.node_bytes));
     if (values[TUNABLE_PARAM]) fprintf(out, "  offload_param:\n    device: cpu  # by the plan\n");
     if (values[TUNABLE_RECOMPUTE])
         fprintf(out,

@@ -96,10 +96,9 @@ static enum status refuse_option_word(const char *word, int i, struct error *err
 #define COMMAND(name) #name,
     static const char *const commands[] = {"train", COMMANDS(COMMAND)};
 #undef COMMAND
-    if (word[0] == '-' && strchr(word, '.')) {
-        error_set(err, STATUS_USAGE, "unknown option '%s'", word);
-        return error_hint(err, "keys of the run spec are set by --set KEY=VALUE");
-    }
+    if (word[0] == '-' && strchr(word, '.'))
+        return error_set(err, STATUS_USAGE,
+                         "unknown option '%s'; hint: keys of the run spec are set by --set KEY=VALUE", word);
     if (word[0] == '-') return option_unknown("", word, option_table, COUNT_OF(option_table), err);
     const char *nearest = nearest_name(word, commands, COUNT_OF(commands));
     error_set(err, STATUS_USAGE, "unknown argument '%s'", word);

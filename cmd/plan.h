@@ -24,7 +24,7 @@ enum status plan_fit(const struct machine_question *question, const char *memory
 struct plan_choice {
     struct memory_setting setting;
     size_t device_bytes, node_bytes; /* of a rank's device; of the host memory that a node's ranks take */
-    double seconds, mfu;             /* of a step */
+    double seconds;                  /* of a step */
 };
 
 /* Finds it without printing; parameters and errors are those of plan_fit(). */

@@ -22,8 +22,7 @@ struct fit_candidate {
 };
 
 struct fit_plan {
-    struct run_spec unlimited;   /* the spec without train.memory_limit */
-    const struct run_spec *spec; /* that one */
+    struct run_spec spec; /* without train.memory_limit */
     struct simulated_machine machine;
     int64_t device_limit, node_limit; /* bytes; node_limit 0: none */
     struct memory_setting given;
@@ -48,7 +47,7 @@ static enum status try_setting(const struct fit_plan *p, struct fit_candidate *c
     struct run_spec copy;
     RELEASED(simulated_run_release) struct simulated_run walk = {0};
     struct simulated_times times;
-    memory_setting_apply(&c->setting, p->spec, p->machine.world, &copy);
+    memory_setting_apply(&c->setting, &p->spec, p->machine.world, &copy);
     TRY(simulated_run_build(&walk, &p->machine, &copy, true, err));
     c->device = memory_plan_device_bytes(&walk.engine.plan);
     c->node = memory_plan_node_bytes(&walk.engine);
@@ -67,7 +66,7 @@ static enum status try_setting(const struct fit_plan *p, struct fit_candidate *c
 static enum status find_fitting(struct fit_plan *p, struct error *err)
 {
     struct fit_candidate c = {.seconds = 0};
-    while (memory_setting_next(p->spec, p->machine.world, &c.setting)) {
+    while (memory_setting_next(&p->spec, p->machine.world, &c.setting)) {
         if (memory_setting_uses_disk(&c.setting) && !p->uses_disk) continue;
         enum status status = try_setting(p, &c, false, err);
         if (status == STATUS_USAGE) continue;
@@ -122,8 +121,6 @@ static double judged_seconds(const struct fit_candidate *c)
 
 /* ---- printing ------------------------------------------------------------ */
 
-static const double gib_bytes = (double)(1 << 30);
-
 /* Whether another candidate is about as fast with fewer changes, at the same micro-batch, or with no more memory. */
 static bool is_needless(const struct fit_plan *p, const struct fit_candidate *c)
 {
@@ -147,14 +144,13 @@ static const int tunable_widths[TUNABLE_COUNT] = {[TUNABLE_STAGE] = 5, [TUNABLE_
 static void print_fit_row(const struct fit_plan *p, int number, const struct fit_candidate *c)
 {
     const int64_t tokens =
-        p->spec->train_batch_size * preference_sequences(&p->spec->preference) * p->spec->data.seq_length;
+        p->spec.train_batch_size * preference_sequences(&p->spec.preference) * p->spec.data.seq_length;
     printf("%2d%c %8.1f %8.0f %5.1f %7.1f %7.1f", number,
            is_given(p, c) ? '='
            : c->rounds    ? '*'
                           : ' ',
-           1e3 * c->seconds, (double)tokens / c->seconds, c->mfu, (double)c->device / gib_bytes,
-           (double)c->node / gib_bytes);
-    if (p->uses_disk) printf(" %7.1f", (double)c->disk / gib_bytes);
+           1e3 * c->seconds, (double)tokens / c->seconds, c->mfu, in_gib(c->device), in_gib(c->node));
+    if (p->uses_disk) printf(" %7.1f", in_gib(c->disk));
     printf(" %5" PRId64, c->setting.micro);
     for (int k = 0; k < TUNABLE_COUNT; k++) {
         const int value = c->setting.values[k];
@@ -207,11 +203,11 @@ static void plan_fit_print_yaml(char *open, const char *line, bool ours)
 /* The lines of a setting, sorted for the sections. */
 static void print_fit_lines(const struct fit_plan *p, int row, const struct fit_candidate *c)
 {
-    const bool ours = !p->spec->zero.offload_optimizer.nvme_path && !p->spec->zero.offload_param.nvme_path;
+    const bool ours = !p->spec.zero.offload_optimizer.nvme_path && !p->spec.zero.offload_param.nvme_path;
     char open[128] = "";
     RELEASED(string_list_release) struct string_list lines = {.count = 0};
     struct run_spec copy;
-    memory_setting_apply(&c->setting, p->spec, p->machine.world, &copy);
+    memory_setting_apply(&c->setting, &p->spec, p->machine.world, &copy);
     for (int k = 0; k < TUNABLE_COUNT; k++) {
         const int value = c->setting.values[k];
         if (value > 0 || (value == 0 && p->given.values[k] != 0)) memory_tunable_lines(k, value, &copy, &lines);
@@ -220,7 +216,7 @@ static void print_fit_lines(const struct fit_plan *p, int row, const struct fit_
     printf("\nrow %d's lines of the run spec, in place of its keys of these names:\n\n", row);
     printf("train_batch_size: %" PRId64 "\ntrain_micro_batch_size_per_gpu: %" PRId64
            "\ngradient_accumulation_steps: %" PRId64 "\n",
-           p->spec->train_batch_size, c->setting.micro, copy.gradient_accumulation_steps);
+           p->spec.train_batch_size, c->setting.micro, copy.gradient_accumulation_steps);
     for (int i = 0; i < lines.count; i++) plan_fit_print_yaml(open, lines.items[i], ours);
 }
 
@@ -230,7 +226,7 @@ static enum status refuse(const struct fit_plan *p, struct error *err)
     const struct fit_candidate *c = host ? &p->least_host : &p->least;
     char lines[MEMORY_SETTING_TEXT];
     struct run_spec copy;
-    memory_setting_apply(&c->setting, p->spec, p->machine.world, &copy);
+    memory_setting_apply(&c->setting, &p->spec, p->machine.world, &copy);
     memory_setting_text(&c->setting, &p->given, &copy, lines);
     error_set(err, STATUS_DEVICE,
               host ? "no setting fits: a node needs at least %s of host memory, with %s, and has %s"
@@ -255,19 +251,18 @@ static enum status plan_fit_search(struct fit_plan *p, const struct machine_ques
                                    const struct fit_candidate **best, struct error *err)
 {
     int64_t asked = spec->train.memory_limit;
-    p->unlimited = *spec;
-    p->unlimited.train.memory_limit = 0;
-    p->spec = &p->unlimited;
+    p->spec = *spec;
+    p->spec.train.memory_limit = 0;
     TRY(simulated_machine_find(question, &p->machine, err));
     /* of a rank: --memory or train.memory_limit, but not more than the GPU has */
-    const int64_t whole = (int64_t)(p->machine.gpu.memory_gib * gib_bytes);
+    const int64_t whole = (int64_t)(p->machine.gpu.memory_gib * (1 << 30));
     TRY(plan_size("memory", memory, &asked, err));
     p->device_limit = asked && asked < whole ? asked : whole;
     if (asked > whole)
         log_info("notice: %s %s is more than the GPU's %.1f GiB: the GPU's memory is the cap",
                  memory ? "--memory" : "train.memory_limit", SIZE(format, asked), p->machine.gpu.memory_gib);
     TRY(plan_size("node-memory", node_memory, &p->node_limit, err));
-    memory_setting_of(p->spec, &p->given);
+    memory_setting_of(&p->spec, &p->given);
     p->samples = spec->train_batch_size / p->machine.world;
     p->uses_disk = p->node_limit || memory_setting_uses_disk(&p->given);
     TRY(find_fitting(p, err));
@@ -310,7 +305,7 @@ enum status plan_fit(const struct machine_question *question, const char *memory
     printf("fit plan, estimated and not measured: %d rank%s, %s, train_batch_size %" PRId64 "\n", m->world,
            PLURAL(m->world), dtype_name(spec->dtype), spec->train_batch_size);
     printf("GPU: %s, assumed\n", m->gpu.name);
-    printf("memory: %.1f GiB of each GPU; of each node, with %d rank%s, %s\n", (double)p.device_limit / gib_bytes,
+    printf("memory: %.1f GiB of each GPU; of each node, with %d rank%s, %s\n", in_gib((uint64_t)p.device_limit),
            m->link.per_node, PLURAL(m->link.per_node), p.node_limit ? SIZE(round, p.node_limit) : "without a limit");
     if (p.uses_disk) simulated_machine_print_disk(m);
     print_fit_table(&p, rows, count);
@@ -325,6 +320,6 @@ enum status plan_fit_choose(const struct machine_question *question, const struc
     RELEASED(fit_plan_release) struct fit_plan p = {.built = 0};
     const struct fit_candidate *best;
     TRY(plan_fit_search(&p, question, NULL, NULL, spec, &best, err));
-    *choice = (struct plan_choice){best->setting, best->device, best->node, best->seconds, best->mfu};
+    *choice = (struct plan_choice){best->setting, best->device, best->node, best->seconds};
     return STATUS_OK;
 }

@@ -4,8 +4,6 @@
 #include "cmd/plan.h"
 #include "gpu/simulate/published_speed.h"
 
-/* ---- printing ------------------------------------------------------------ */
-
 static void print_attention(struct simulated_run *p, struct simulated_machine *machine)
 {
     static const char *const ways[] = {"cuDNN", "cuDNN with padding, or ztrain's kernels", "ztrain's kernels"};
@@ -83,8 +81,6 @@ static void print_speed_kinds(const struct simulated_run *p, const struct simula
            nearest.program, nearest.model, nearest.gpus, nearest.gpu, nearest.source);
 }
 
-/* ---- the whole run ------------------------------------------------------- */
-
 /* price: of a GPU's hour; 0: not known. */
 static void print_speed_of_run(struct simulated_run *p, double seconds, double price)
 {
@@ -135,8 +131,6 @@ static enum status print_speed_over_links(struct simulated_run *p, struct error 
     return STATUS_OK;
 }
 
-/* ---- policies of recomputation ------------------------------------------- */
-
 /* The cost of a step under a policy, however much memory it takes. */
 struct policy_cost {
     size_t activations; /* bytes on each rank */
@@ -146,23 +140,15 @@ struct policy_cost {
 static enum status speed_of_policy(const struct simulated_run *p, enum recompute policy, struct policy_cost *cost,
                                    struct error *err)
 {
-    struct simulated_run other = {.machine = NULL};
-    struct run_spec *spec = p->engine.spec;
-    const enum recompute given = spec->transformer.recompute;
+    struct run_spec spec = *p->engine.spec;
+    RELEASED(simulated_run_release) struct simulated_run other = {.machine = NULL};
     struct simulated_times times;
-    enum status status;
-    spec->transformer.recompute = policy;
-    TRY_END(simulated_run_build(&other, p->machine, spec, true, err));
-    TRY_END(simulated_run_step(&other, 0, &p->machine->link, &times, err));
-    cost->activations = other.engine.plan.local.by_kind[MEM_ACTIVATIONS];
-    cost->seconds = times.seconds;
-end:
-    spec->transformer.recompute = given;
-    simulated_run_release(&other);
-    return status;
+    spec.transformer.recompute = policy;
+    TRY(simulated_run_build(&other, p->machine, &spec, true, err));
+    TRY(simulated_run_step(&other, 0, &p->machine->link, &times, err));
+    *cost = (struct policy_cost){other.engine.plan.local.by_kind[MEM_ACTIVATIONS], times.seconds};
+    return STATUS_OK;
 }
-
-/* ---- overheads ----------------------------------------------------------- */
 
 struct overhead {
     const char *what, *option, *value; /* option, value: that remove it */
@@ -228,8 +214,8 @@ enum status plan_speed(const struct machine_question *question, const char *pric
     if (memory_plan_device_bytes(&p.engine.plan) > p.engine.device->memory_bytes)
         printf(
             "\n  this step does not fit: it needs %.1f GiB on each rank, %.1f of them the reserve, and %s has %.1f\n",
-            (double)memory_plan_device_bytes(&p.engine.plan) / (1 << 30),
-            (double)p.engine.plan.reserve.total / (1 << 30), machine.gpu.name, machine.gpu.memory_gib);
+            in_gib(memory_plan_device_bytes(&p.engine.plan)), in_gib(p.engine.plan.reserve.total), machine.gpu.name,
+            machine.gpu.memory_gib);
     print_speed_of_run(&p, times.seconds, price);
     return STATUS_OK;
 }

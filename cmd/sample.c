@@ -76,11 +76,10 @@ static enum status read_sample_settings(const struct arguments *a, struct task *
     TRY(option_real("temperature", a->temperature, "0 (greedy) or higher", 0, DBL_MAX, &s->temperature, err));
     TRY(option_real("top-p", a->top_p, "above 0 and at most 1", DBL_MIN, 1, &s->top_p, err));
     s->seed = (uint64_t)seed;
-    if (s->temperature == 0 && draws) {
-        error_set(err, STATUS_USAGE,
-                  "--temperature 0 takes the most probable token: --top-k, --top-p and --seed have no effect with it");
-        return error_hint(err, "leave them out, or set a temperature above 0");
-    }
+    if (s->temperature == 0 && draws)
+        return error_set(err, STATUS_USAGE,
+                         "--temperature 0 takes the most probable token: --top-k, --top-p and --seed have no effect "
+                         "with it; hint: leave them out, or set a temperature above 0");
     return STATUS_OK;
 }
 
@@ -403,12 +402,11 @@ static enum status check_prompt(const struct sample_model *model, const struct t
     if (num_prompt == 0)
         return error_set(err, STATUS_USAGE,
                          "the prompt is empty, and the model has no bos_token_id to begin from; hint: give it a text");
-    if (num_prompt >= model_desc_longest(&model->desc)) {
-        error_set(err, STATUS_USAGE,
-                  "the prompt has %" PRId64 " tokens, and the model's context of %" PRId64 " has no room for one more",
-                  num_prompt, model->desc.max_positions);
-        return error_hint(err, "shorten the prompt");
-    }
+    if (num_prompt >= model_desc_longest(&model->desc))
+        return error_set(err, STATUS_USAGE,
+                         "the prompt has %" PRId64 " tokens, and the model's context of %" PRId64
+                         " has no room for one more; hint: shorten the prompt",
+                         num_prompt, model->desc.max_positions);
     return STATUS_OK;
 }
 

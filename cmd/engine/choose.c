@@ -59,15 +59,13 @@ static enum status choose_own_device(struct engine *t, struct device_choice *cho
     char why[256] = "";
     struct error refused;
     bool shares = false, tf32;
-    if (env_switch(share_name, "ranks may share a GPU", &shares, &refused) != STATUS_OK ||
-        device_cuda_wants_tf32(&tf32, &refused) != STATUS_OK) {
-        gpu_view_none(&own, boot->rank, refused.code, refused.text);
-    } else if (!device_cuda_available(why)) {
-        gpu_view_none(&own, boot->rank, STATUS_DEVICE, why);
-    } else if (gpu_view_init(&own, boot->rank, getenv("CUDA_VISIBLE_DEVICES"), device_cuda_list(uuids, GPU_VIEW_MAX),
-                             uuids, &refused) != STATUS_OK) {
-        gpu_view_none(&own, boot->rank, refused.code, refused.text);
-    }
+    enum status status = env_switch(share_name, "ranks may share a GPU", &shares, &refused);
+    if (status == STATUS_OK) status = device_cuda_wants_tf32(&tf32, &refused);
+    if (status == STATUS_OK && !device_cuda_available(why)) status = error_set(&refused, STATUS_DEVICE, "%s", why);
+    if (status == STATUS_OK)
+        status = gpu_view_init(&own, boot->rank, getenv("CUDA_VISIBLE_DEVICES"), device_cuda_list(uuids, GPU_VIEW_MAX),
+                               uuids, &refused);
+    if (status != STATUS_OK) gpu_view_none(&own, boot->rank, status, refused.text);
     own.share = shares;
     TRY(gpu_binding_find(t->comm, boot, &own, &binding, err));
     if (binding.blind >= 0) return choose_without_gpu(t, binding.blind, binding.why, binding.seeing, err);

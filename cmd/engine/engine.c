@@ -89,12 +89,10 @@ enum status engine_describe_model(const struct run_spec *spec, bool notices, str
     const enum spec_switch aux = spec->model.output_router_logits;
     TRY(model_desc_set_router_losses(desc, aux == SPEC_AUTO ? -1 : aux == SPEC_ON, spec->model.router_aux_loss_coef,
                                      spec->model.router_z_loss_coef, err));
-    if (desc->experts.sigmoid && spec->bf16_master && !spec->adapter.on) {
-        error_set(err, STATUS_USAGE,
-                  "bf16.bf16_master_weights_and_grads: a bias of this model's routers, e_score_correction_bias, needs "
-                  "fp32");
-        return error_hint(err, "without that key master weights are fp32");
-    }
+    if (desc->experts.sigmoid && spec->bf16_master && !spec->adapter.on)
+        return error_set(err, STATUS_USAGE,
+                         "bf16.bf16_master_weights_and_grads: a bias of this model's routers, e_score_correction_bias, "
+                         "needs fp32; hint: without that key master weights are fp32");
     if (notices) engine_log_model(spec, desc);
     if (spec->data.seq_length <= model_desc_longest(desc)) return STATUS_OK;
     error_set(err, STATUS_USAGE, "data.seq_length %" PRId64 " is longer than the model's %" PRId64 " positions",

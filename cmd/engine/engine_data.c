@@ -120,10 +120,7 @@ enum status engine_count_labels(const struct run_spec *spec, int64_t *labels, st
     RELEASED(train_sources_release) struct train_sources sources = {0};
     *labels = 0;
     TRY(train_sources_open(spec, INT32_MAX, &sources, err));
-    for (int i = 0; i < sources.count; i++) {
-        const int64_t its = sources.items[i].labels->classes;
-        *labels = its > *labels ? its : *labels;
-    }
+    for (int i = 0; i < sources.count; i++) *labels = max64(*labels, sources.items[i].labels->classes);
     if (*labels < 2)
         return error_set(err, STATUS_DATA,
                          "all documents of data.train have the label 0: a classifier needs two labels or more; hint: "
@@ -407,14 +404,10 @@ static enum status open_validation_data(struct engine *t, struct error *err)
     t->evaluation_data = XXH3_64bits(facts, sizeof facts);
     TRY(pack_documents(t, "data.validation", t->validation.set, &t->validation.fit, err));
     TRY(report_cuts(t, "data.validation", t->validation.set, false, err));
-    if (t->desc.num_labels > 1) {
+    if (t->desc.num_labels > 1 || config->preference)
         TRY(label_set_open(t->validation.set, &t->validation.labels, err));
-        TRY(take_labels(t, t->validation.labels, err));
-    }
-    if (t->validation_config.preference) {
-        TRY(label_set_open(t->validation.set, &t->validation.labels, err));
-        TRY(take_preferences(t, "data.validation", &t->validation, err));
-    }
+    if (t->desc.num_labels > 1) TRY(take_labels(t, t->validation.labels, err));
+    TRY(take_preferences(t, "data.validation", &t->validation, err));
     const uint64_t more[] = {t->evaluation_data, tokens.sampled, token_stream_masks(config),
                              t->validation.labels ? label_set_fingerprint(t->validation.labels, 0) : 0};
     t->evaluation_part_data = XXH3_64bits(more, sizeof more);

@@ -67,17 +67,14 @@ static void judge_gpu(void)
 /* The verdict takes the place of the error's hint. */
 static void gpu_fault_examine(struct device *device, struct error *err)
 {
-    struct slow_call slow;
     (void)device;
-    heartbeat_slow_begin(&slow, "examining the GPU", NULL, -1);
-    pthread_mutex_lock(&fault.mutex);
+    SLOW("examining the GPU", NULL, -1);
+    LOCKED(&fault.mutex);
     if (fault.code == STATUS_OK) {
         log_warn(
             "work on the GPU has failed: NVML is asked for the cause, then a self-test of the GPU in a new process");
         judge_gpu();
     }
-    pthread_mutex_unlock(&fault.mutex);
-    heartbeat_slow_end(&slow);
     char *hint = strstr(err->text, "; hint: "), *end = hint ? hint : err->text + strlen(err->text);
     snprintf(end, sizeof err->text - (size_t)(end - err->text), ": %s", fault.text);
     err->code = fault.code;

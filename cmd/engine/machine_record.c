@@ -32,9 +32,6 @@ static const char *const members[] = {"device",
                                       "avoids",
                                       "lost_kernel"};
 
-/* Environment variables of GPUs that change bits; each is a member where it is set. */
-static const char *const variables[] = {"ZTRAIN_CUDA_TF32", "ZTRAIN_CUDA_ATTENTION", "ZTRAIN_GEMM_EPILOGUES"};
-
 static void set_text(json_t *machine, const char *name, const char *text)
 {
     char clean[256];
@@ -50,8 +47,8 @@ static void set_gpu(json_t *machine, const struct device *device)
     set_text(machine, "compute_capability", device->capability);
     set_text(machine, "driver", device->driver);
     set_text(machine, "cuda", device->runtime);
-    for (size_t i = 0; i < COUNT_OF(variables); i++)
-        set_text(machine, variables[i], getenv(variables[i]) ? getenv(variables[i]) : "");
+    for (size_t i = 0; i < COUNT_OF(members); i++) /* environment variables, where they are set */
+        if (!strncmp(members[i], "ZTRAIN_", 7) && getenv(members[i])) set_text(machine, members[i], getenv(members[i]));
 #if ZTRAIN_CUDA
     for (int i = 0; i < CUDA_LIBRARY_COUNT; i++) {
         struct cuda_library_info info;

@@ -5,8 +5,6 @@
 #include "gpu/cuda/nvml.h"
 #include "gpu/simulate/simulated_device.h"
 
-/* ---- what would fit ------------------------------------------------------ */
-
 /* A setting and its bytes of device memory; bytes 0: none was found. */
 struct found {
     struct memory_setting setting;
@@ -48,13 +46,10 @@ end:
 /* The one that costs less is better, then the larger micro-batch, then less memory. */
 static void keep_better_memory_setting(struct found *best, const struct found *other)
 {
-    if (best->bytes) {
-        if (other->price != best->price                   ? other->price > best->price
-            : other->setting.micro != best->setting.micro ? other->setting.micro < best->setting.micro
-                                                          : other->bytes >= best->bytes)
-            return;
-    }
-    *best = *other;
+    const bool worse = other->price != best->price                   ? other->price > best->price
+                       : other->setting.micro != best->setting.micro ? other->setting.micro < best->setting.micro
+                                                                     : other->bytes >= best->bytes;
+    if (!best->bytes || !worse) *best = *other;
 }
 
 static enum status search_memory_limit(struct search *s, struct error *err)

@@ -5,8 +5,6 @@
 #include "gpu/host_pages.h"
 #include "gpu/ops.h"
 
-/* ---- plan, allocation, the end ------------------------------------------- */
-
 static void lay_out_memory_plan(struct engine *t, struct arena *local, struct arena *shared, struct arena *host)
 {
     for (struct engine *e = t; e; e = e->next) {
@@ -35,8 +33,7 @@ static void fill_plan(struct engine *t)
     t->plan.workspace = 0;
     for (struct engine *e = t; e; e = e->next) {
         transformer_op_limits(e->transformer, &limits);
-        const size_t workspace = ops_workspace_bytes(t->device, &limits);
-        t->plan.workspace = workspace > t->plan.workspace ? workspace : t->plan.workspace;
+        t->plan.workspace = max_size(t->plan.workspace, ops_workspace_bytes(t->device, &limits));
     }
     arena_init_dry(&t->plan.local);
     arena_init_dry(&t->plan.shared);
@@ -262,8 +259,6 @@ void memory_snapshot_free(struct engine *t)
 
 /* ---- print --------------------------------------------------------------- */
 
-static const double gib_bytes = (double)(1 << 30);
-
 enum { ON_DEVICE, ON_HOST, ON_DISK, PLACES };
 
 /* A line of the table; columns of a place that the run does not use are left out. */
@@ -281,14 +276,12 @@ static void memory_plan_print_line(const struct engine *t, bool bytes, const cha
 static void memory_plan_print_row(const struct engine *t, bool bytes, const char *kind, const uint64_t sizes[PLACES])
 {
     char numbers[PLACES][24] = {"0", "0", "0"};
-    const char *texts[PLACES];
-    for (int p = 0; p < PLACES; p++) {
+    for (int p = 0; p < PLACES; p++)
         if (sizes[p])
             snprintf(numbers[p], sizeof numbers[p], bytes ? "%.0f" : "%.3f",
-                     (double)sizes[p] / (bytes ? 1 : gib_bytes));
-        texts[p] = numbers[p];
-    }
-    if (sizes[ON_DEVICE] || sizes[ON_HOST] || sizes[ON_DISK]) memory_plan_print_line(t, bytes, kind, texts);
+                     bytes ? (double)sizes[p] : in_gib(sizes[p]));
+    if (sizes[ON_DEVICE] || sizes[ON_HOST] || sizes[ON_DISK])
+        memory_plan_print_line(t, bytes, kind, (const char *const[]){numbers[0], numbers[1], numbers[2]});
 }
 
 /* The total comes first; the rows below it are its parts. */
@@ -387,7 +380,7 @@ void memory_plan_print(const struct engine *t, bool bytes)
         const size_t used = strlen(parts), part = t->plan.reserve.parts[i];
         if (part)
             snprintf(parts + used, sizeof parts - used, "%s%s %.3f", used ? ", " : "", cuda_reserve_names[i],
-                     (double)part / gib_bytes);
+                     in_gib(part));
     }
     if (gpu > 0) log_detail("  reserve, GiB, estimated: %s", parts);
     if (spec->bf16_master)

@@ -99,8 +99,6 @@ enum status simulated_machine_find(const struct machine_question *question, stru
                           : STATUS_OK;
 }
 
-/* ---- the run ------------------------------------------------------------- */
-
 void simulated_run_release(struct simulated_run *w)
 {
     engine_release(&w->engine);
@@ -260,10 +258,7 @@ void attention_price(struct simulated_run *walk, struct simulated_machine *machi
         seconds[i] = times.seconds;
     }
     const double more = 100 * (seconds[1] / seconds[0] - 1);
-    if (more < 1)
-        snprintf(text, ATTENTION_PRICE, "less than 1 %%");
-    else
-        snprintf(text, ATTENTION_PRICE, "about %.0f %%", more);
+    snprintf(text, ATTENTION_PRICE, more < 1 ? "less than 1 %%" : "about %.0f %%", more);
 }
 
 void simulated_machine_print_disk(const struct simulated_machine *machine)

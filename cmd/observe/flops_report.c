@@ -24,8 +24,6 @@ struct step_profile {
     FILE *out;
 };
 
-/* ---- ops ----------------------------------------------------------------- */
-
 static double tera_per_second(double amount, double seconds)
 {
     return seconds > 0 ? amount / seconds / 1e12 : 0;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/report/report_views.h"
 
-/* ---- curves -------------------------------------------------------------- */
-
 /* null: not finite. Whole numbers have no fraction, for the page's size. */
 static json_t *page_real(double value)
 {

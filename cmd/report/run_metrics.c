@@ -57,8 +57,6 @@ void run_metrics_release(struct run_metrics *metrics)
     *metrics = (struct run_metrics){.path = NULL};
 }
 
-/* ---- lines --------------------------------------------------------------- */
-
 /* Copies at most `room` - 1 bytes, and no half character of UTF-8. */
 static void copy_metrics_text(char *out, size_t room, const char *text)
 {
@@ -284,8 +282,6 @@ static void take_line(struct run_metrics *metrics, const json_t *object)
     else if (!metrics->damaged++)
         metrics->first_damaged = metrics->lines;
 }
-
-/* ---- the file ------------------------------------------------------------ */
 
 enum status run_metrics_read(struct run_metrics *metrics, bool *changed, struct error *err)
 {

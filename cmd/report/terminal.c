@@ -11,8 +11,6 @@
 
 enum { FEWEST_COLUMNS = 40, MOST_COLUMNS = 180, USUAL_COLUMNS = 100 };
 
-/* ---- style --------------------------------------------------------------- */
-
 struct terminal terminal;
 
 void terminal_start(void)

@@ -7,8 +7,6 @@
 
 const char *const run_state_words[] = {"running", "finished", "ended early", "stopped", "over"};
 
-/* ---- the newest checkpoint ----------------------------------------------- */
-
 /* Reads the manifest, again after each new checkpoint. */
 static void read_model(struct watched_run *run)
 {
@@ -34,8 +32,6 @@ static void read_model(struct watched_run *run)
     snprintf(run->model.model_type, sizeof run->model.model_type, "%s", type ? type : "?");
     snprintf(run->model.dtype, sizeof run->model.dtype, "%s", dtype_name(checkpoint->dtype));
 }
-
-/* ---- former files -------------------------------------------------------- */
 
 static int compare_watched_formers(const void *a, const void *b)
 {
@@ -69,8 +65,6 @@ static void read_formers(struct watched_run *run)
     qsort(run->formers, (size_t)run->num_formers, sizeof *run->formers, compare_watched_formers);
 }
 
-/* ---- the state ----------------------------------------------------------- */
-
 /* 0: the spec has none. */
 static double spec_number(const struct watched_run *run, const char *key)
 {
@@ -90,8 +84,6 @@ static enum run_state state_of(struct watched_run *run)
     if (!run->total_steps) return RUN_UNKNOWN;
     return run->metrics.last_step >= run->total_steps ? RUN_FINISHED : RUN_STOPPED;
 }
-
-/* ---- the folder ---------------------------------------------------------- */
 
 enum status watched_run_refresh(struct watched_run *run, bool *changed, struct error *err)
 {
@@ -127,10 +119,9 @@ enum status watched_run_open(struct watched_run *run, const char *folder, struct
     for (size_t n = strlen(run->folder); n > 1 && run->folder[n - 1] == '/'; n--) run->folder[n - 1] = 0;
     if (io_stat(folder, &facts) == 0 && !S_ISDIR(facts.st_mode)) {
         const char *name = basename(run->folder);
-        error_set(err, STATUS_CHECKPOINT, "'%s' is a file", folder);
-        return error_hint(err, "its folder: ztrain report %.*s",
-                          name > run->folder + 1 ? (int)(name - run->folder) - 1 : 1,
-                          name > run->folder ? run->folder : ".");
+        return error_set(err, STATUS_CHECKPOINT, "'%s' is a file; hint: its folder: ztrain report %.*s", folder,
+                         name > run->folder + 1 ? (int)(name - run->folder) - 1 : 1,
+                         name > run->folder ? run->folder : ".");
     }
     TRY(fs_find_dir(folder, &there, STATUS_CHECKPOINT, err));
     if (!there)
@@ -164,8 +155,6 @@ void watched_run_close(struct watched_run *run)
     free(run->name);
     *run = (struct watched_run){.folder = NULL};
 }
-
-/* ---- several runs -------------------------------------------------------- */
 
 struct string_list watched_runs_differences(const struct watched_run *runs, int count)
 {

@@ -9,8 +9,6 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-/* ---- from start to start ------------------------------------------------- */
-
 static const char variable[] = "ZTRAIN_RESTART_PLACES";
 
 bool places_read(struct places *places)
@@ -24,8 +22,6 @@ void places_write(const struct places *places)
 {
     env_keep(variable, places, sizeof *places);
 }
-
-/* ---- after a failure ----------------------------------------------------- */
 
 static struct place_out *places_find_out(struct places *places, const char *name)
 {

@@ -43,12 +43,11 @@ enum status run_folder_check_shared(const struct run_folder *folder, const char 
 {
     const double end = seconds_now() + appear_patience;
     while (!run_lock_is_owner(folder->path, nonce)) {
-        if (seconds_now() >= end) {
-            error_set(err, STATUS_USAGE,
-                      "run folder '%s' is not the one of rank 0 on %s: a file made there does not appear here",
-                      folder->path, rank_0);
-            return error_hint(err, "run.dir has to lie on a file system that all nodes share");
-        }
+        if (seconds_now() >= end)
+            return error_set(err, STATUS_USAGE,
+                             "run folder '%s' is not the one of rank 0 on %s: a file made there does not appear here; "
+                             "hint: run.dir has to lie on a file system that all nodes share",
+                             folder->path, rank_0);
         heartbeat_pause(0.05);
         OWNED_DIR *entries = io_opendir(folder->path); /* makes a network file system look again */
     }

@@ -6,8 +6,6 @@
 #include "core/faults.h"
 #include "core/flight/flight.h"
 
-/* ---- life ---------------------------------------------------------------- */
-
 /* A collective is in every rank's graph or in none. */
 static enum status stepper_all_say(struct comm *comm, bool own, bool *all, struct error *err)
 {

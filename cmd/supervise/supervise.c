@@ -72,8 +72,6 @@ struct job {
     struct error unsaid; /* an error that no rank can print; code STATUS_OK: none */
 };
 
-/* ---- lines --------------------------------------------------------------- */
-
 static void pump_line(struct line_pump *pump, const char *line, size_t length)
 {
     char text[PUMP_FRONT + PUMP_BYTES + 1];

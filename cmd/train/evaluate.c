@@ -104,8 +104,6 @@ static enum status sum_over_ranks(struct comm *comm, struct evaluation *e, struc
     return STATUS_OK;
 }
 
-/* ---- an evaluation in parts ---------------------------------------------- */
-
 static int64_t evaluation_samples(const struct engine *t)
 {
     const struct token_stream_config *config = &t->validation_config;

@@ -60,8 +60,6 @@ static enum status prepare_run_folder(struct run *run, struct error *err)
     return run == run->first ? flight_recorder_start(run, err) : STATUS_OK;
 }
 
-/* ---- the checkpoint to resume from --------------------------------------- */
-
 /* ---- model, data, machine ------------------------------------------------ */
 
 static enum status prepare_data(struct run *run, struct error *err)
