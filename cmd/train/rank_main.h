@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rank_main.h: the life of a rank: it meets the others, prepares the run (prepare.c), trains (loop.c, evaluate.c,
- * run_samples.c), and ends together with them.
+/* rank_main.h: the life of a rank: it meets the others, prepares the run (prepare.c), trains (loop.c, evaluate.c),
+ * and ends together with them.
  *
  * A rank that fails alone informs the others (comm_abort), so that all end with its exit code; at points that all ranks
  * reach they agree (comm/agree.h). A rank ends with 0 or 75 only when all ranks have come that far. */
