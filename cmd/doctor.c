@@ -375,9 +375,8 @@ static void doctor_gpu(void)
 
 /* ---- --gpu-test ---------------------------------------------------------- */
 
-static void doctor_print_check(void *context, const char *check, const char *differs)
+static void doctor_print_check(const char *check, const char *differs)
 {
-    (void)context;
     printf("  %-24s %s%s\n", check, *differs ? "WRONG: " : "right", differs);
 }
 
@@ -410,7 +409,7 @@ static enum status doctor_test_gpu(int index, struct error *err)
     TRY(device_open(DEVICE_CUDA, index, 0, &device, err));
     const double start = seconds_now();
     print_line("gpu", "%s; %s", device->name, device->detail);
-    TRY(gpu_test_run(device, doctor_print_check, NULL, &avoid, err));
+    TRY(gpu_test_run(device, doctor_print_check, &avoid, err));
     const enum status status = doctor_avoided(device, avoid, err);
     print_line("time", "%.1f s", seconds_now() - start);
     print_line("at each start", "runs check the collectives of several GPUs, and cuDNN's attention for their shapes");

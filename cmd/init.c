@@ -78,7 +78,7 @@ static enum status init_build(struct init *t, bool opens, struct error *err)
                 : device_open(DEVICE_CPU, 0, threads, &engine.simulation.device, err));
     TRY(engine_build(&engine, spec, 0, t->ranks, NULL, threads, err));
     t->trained = engine.table.num_params - engine.table.frozen_params;
-    if (!t->cuda) t->choice.node_bytes = memory_plan_node_bytes(&engine);
+    if (!t->cuda) t->choice.node = memory_plan_node_bytes(&engine);
     if (opens) TRY(engine_open_data(&engine, err));
     return opens ? engine_weights_check(&engine, &absent, err) : STATUS_OK;
 }
@@ -97,11 +97,11 @@ static enum status init_plan_cpu(struct init *t, struct error *err)
         for (setting->micro = 8; setting->micro > 0; setting->micro /= 2) {
             if (samples % setting->micro != 0) continue;
             TRY(init_build(t, false, err));
-            if ((double)t->choice.node_bytes <= most) return STATUS_OK;
+            if ((double)t->choice.node <= most) return STATUS_OK;
         }
     }
     error_set(err, STATUS_DEVICE, "the run needs at least %s of memory, and may take %s of this machine's",
-              SIZE(round, t->choice.node_bytes), SIZE(round, most));
+              SIZE(round, t->choice.node), SIZE(round, most));
     return error_hint(err, "a shorter --seq-length or a smaller model takes less; --gpus N plans for GPUs");
 }
 
@@ -137,7 +137,7 @@ static enum status init_plan_gpus(struct init *t, struct error *err)
     const int *values = t->choice.setting.values;
     if (values[TUNABLE_OPTIMIZER] || values[TUNABLE_PARAM] || values[TUNABLE_INPUTS])
         init_note("the fastest settings that fit offload to the CPU: %s of a node's memory, and its link to the GPUs",
-                  SIZE(round, t->choice.node_bytes));
+                  SIZE(round, t->choice.node));
     if (values[TUNABLE_STATES])
         init_note("nothing fits with optimizer state in fp32: it is in bf16, which rounds updates stochastically");
     return STATUS_OK;

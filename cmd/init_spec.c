@@ -68,7 +68,7 @@ static void init_write_head(const struct init *t, FILE *out)
                 "# Estimated, not measured: %.3g s a step, %.0f tokens/s, %.2g hours in all; %.1f of the %.1f GiB of "
                 "each GPU.\n",
                 seconds, (double)(t->batch * t->seq_length) / seconds, (double)t->steps * seconds / 3600,
-                in_gib(t->choice.device_bytes), in_gib((uint64_t)t->memory));
+                in_gib(t->choice.device), in_gib((uint64_t)t->memory));
 }
 
 static void init_write_shards(FILE *out, const char *key, const struct string_list *shards)
@@ -209,7 +209,7 @@ static void init_write_stage(const struct init *t, FILE *out)
             t->ranks == 1 ? "there is one rank" : divided[stage], t->cuda ? "; by the plan" : "");
     if (values[TUNABLE_OPTIMIZER])
         fprintf(out, "  offload_optimizer:\n    device: cpu  # by the plan; a node needs %.1f GiB of host memory\n",
-                in_gib(t->choice.node_bytes));
+                in_gib(t->choice.node));
     if (values[TUNABLE_PARAM]) fprintf(out, "  offload_param:\n    device: cpu  # by the plan\n");
     if (values[TUNABLE_RECOMPUTE])
         fprintf(out,

@@ -43,14 +43,14 @@ static const struct option_row option_table[] = {
     {"fit", NULL, offsetof(struct options, fit), OPTION_USUAL, IN_PLAN,
      "with plan: search the settings with which the run fits into the memory of such GPUs: the simplest of about the "
      "fastest first"},
-    {"device", "NAME", offsetof(struct options, device), OPTION_MAYBE_EMPTY, IN_PLAN,
+    {"device", "NAME", offsetof(struct options, machine.device), OPTION_MAYBE_EMPTY, IN_PLAN,
      "with plan: the GPU: h100 (the default), h100-pcie, h100-nvl, gh200, h200, a100, a100-40gb, a100-pcie, "
      "a100-pcie-40gb, a10, a40, b200, l4, l40, l40s, rtx3090, rtx3090ti, rtx4090, rtx5090, rtx-a6000, rtx6000-ada, "
      "rtx-pro6000"},
-    {"link", "RATE", offsetof(struct options, link), OPTION_MAYBE_EMPTY, IN_PLAN,
+    {"link", "RATE", offsetof(struct options, machine.link), OPTION_MAYBE_EMPTY, IN_PLAN,
      "with plan --speed or --fit: bandwidth of a GPU's link: of the network if there are several nodes (e.g. 400Gbit), "
      "else inside the node (450GB)"},
-    {"assume", "WORDS", offsetof(struct options, assume), OPTION_MAYBE_EMPTY, IN_PLAN,
+    {"assume", "WORDS", offsetof(struct options, machine.assume), OPTION_MAYBE_EMPTY, IN_PLAN,
      "with plan --speed or --fit: a step without these overheads, e.g. bf16-logits,fused-bias (ztrain plan --help "
      "lists them)"},
     {"memory", "SIZE", offsetof(struct options, memory), OPTION_MAYBE_EMPTY, IN_PLAN,
@@ -127,10 +127,10 @@ static enum status check_together(const struct options *options, struct error *e
         {fit && !plan, "fit", "plan", "ztrain plan --fit --config run.yaml"},
         {options->memory && (!plan || speed), "memory", "plan and plan --fit", by_fit},
         {options->node_memory && !fit, "node-memory", "plan --fit", by_fit},
-        {options->device && !plan, "device", "plan",
+        {options->machine.device && !plan, "device", "plan",
          "a run's device is train.device in the run spec: --set train.device=cuda"},
-        {options->link && !speed && !fit, "link", "plan --speed and --fit", by_speed},
-        {options->assume && !speed && !fit, "assume", "plan --speed and --fit", by_speed},
+        {options->machine.link && !speed && !fit, "link", "plan --speed and --fit", by_speed},
+        {options->machine.assume && !speed && !fit, "assume", "plan --speed and --fit", by_speed},
         {options->bytes && (!plan || speed || fit), "bytes", "plan without --speed and --fit", NULL},
         {options->row && !fit, "row", "plan --fit", row_hint},
         {options->price && !speed, "price", "plan --speed", "ztrain plan --speed --price 2.5 --config run.yaml"},

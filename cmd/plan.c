@@ -166,23 +166,20 @@ enum status cmd_plan(int argc, char **argv, struct error *err)
     int world = options.world ? options.world : options.local_gpus ? options.local_gpus : 1;
     TRY(options_load_spec(&options, false, &spec, err));
     engine.node_ranks = options.local_gpus;
-    if (options.device || spec->train.device == SPEC_DEVICE_CUDA)
+    if (options.machine.device || spec->train.device == SPEC_DEVICE_CUDA)
         engine.node_ranks = simulated_node_ranks(options.local_gpus, world);
     const char *source = options.world ? "--world" : options.local_gpus ? "--local-gpus" : "one rank";
     TRY(spec_resolve_batches(spec, world, source, err));
-    const struct machine_question machine = {.world = world,
-                                             .per_node = options.local_gpus,
-                                             .device = options.device,
-                                             .link = options.link,
-                                             .assume = options.assume};
+    options.machine.world = world;
+    options.machine.per_node = options.local_gpus;
     if (options.speed) {
-        TRY(plan_speed(&machine, options.price, spec, err));
+        TRY(plan_speed(&options.machine, options.price, spec, err));
     } else if (options.fit) {
-        TRY(plan_fit(&machine, options.memory, options.node_memory, options.row, spec, err));
+        TRY(plan_fit(&options.machine, options.memory, options.node_memory, options.row, spec, err));
     } else {
         TRY(plan_size("memory", options.memory, &spec->train.memory_limit, err));
         const int threads = bootstrap_threads(bootstrap_cores(), options.local_gpus);
-        TRY(build_plan(&engine, spec, world, options.device, threads, err));
+        TRY(build_plan(&engine, spec, world, options.machine.device, threads, err));
         plan_print_batch(spec, world, "planned");
         plan_print_virtual_ranks(&engine);
         plan_print_mixture(spec);

@@ -20,14 +20,17 @@ enum status plan_speed(const struct machine_question *question, const char *pric
 enum status plan_fit(const struct machine_question *question, const char *memory, const char *node_memory, int row,
                      const struct run_spec *spec, struct error *err);
 
-/* The setting that --fit prints first. */
+/* A setting of --fit, and what it costs. */
 struct plan_choice {
     struct memory_setting setting;
-    size_t device_bytes, node_bytes; /* of a rank's device; of the host memory that a node's ranks take */
-    double seconds;                  /* of a step */
+    size_t device, node; /* bytes: of a rank's device; of the host memory that a node's ranks take */
+    size_t disk;         /* bytes that a node's ranks take of their disk */
+    int price;
+    bool rounds;
+    double seconds, mfu; /* of a step; 0 until it was walked through */
 };
 
-/* Finds it without printing; parameters and errors are those of plan_fit(). */
+/* Finds the one that --fit prints first, without printing; parameters and errors are those of plan_fit(). */
 enum status plan_fit_choose(const struct machine_question *question, const struct run_spec *spec,
                             struct plan_choice *choice, struct error *err);
 

@@ -46,19 +46,19 @@ static enum status train_start_ranks(const struct options *options, char **argv,
 {
     struct run_home home;
     struct restart last;
-    struct supervise_end end;
+    struct job_end end;
     struct places places = {.count = options->local_gpus};
     if (spec->model.folder) TRY(model_desc_keep(spec->model.folder, err));
     if (options->rank.max_restarts) TRY(train_prepare_restarts(options, spec, &home, &last, &places, err));
     OWNED char *visible = places_visible(&places);
     enum status status = supervise(places.count, visible, argv, spec->comm.timeout_seconds, &end, err);
-    if (status == STATUS_OK && end.exit_code != STATUS_OK) {
-        status = error_set(err, (enum status)end.exit_code, "the ranks have ended with exit code %d", end.exit_code);
+    if (status == STATUS_OK && end.code != STATUS_OK) {
+        status = error_set(err, (enum status)end.code, "the ranks have ended with exit code %d", end.code);
         error_mark_printed(err);
     }
     if (status == STATUS_OK || !options->rank.max_restarts || end.asked) return status;
-    const struct restart_failure failure = {
-        .code = status, .rank = end.rank, .cause = *end.cause ? end.cause : err->text};
+    end.code = status;
+    if (!*end.cause) snprintf(end.cause, sizeof end.cause, "%.511s", err->text);
     const struct restart_rules rules = {
         .most = options->rank.max_restarts,
         .places = options->min_gpus ? &places : NULL,
@@ -66,7 +66,7 @@ static enum status train_start_ranks(const struct options *options, char **argv,
         .home = &home,
         .argv = argv};
     log_error_once(err);
-    return restart_after(&last, &rules, &failure);
+    return restart_after(&last, &rules, &end);
 }
 
 /* A hash of the input that has to be the same on all ranks. */

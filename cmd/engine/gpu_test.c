@@ -19,7 +19,6 @@ struct gpu_test {
     struct device *cpu;    /* owned */
     struct self_test *checker;
     gpu_test_line report;
-    void *context;
     unsigned avoid;
     struct error failed; /* the first check without an alternative that failed; code STATUS_OK: none */
 };
@@ -28,7 +27,7 @@ struct gpu_test {
 
 static void tell(struct gpu_test *test, const char *check, const char *differs)
 {
-    if (test->report) test->report(test->context, check, differs);
+    if (test->report) test->report(check, differs);
 }
 
 /* An op whose result differs is checked once more without the parts that it can do without. */
@@ -75,9 +74,9 @@ static enum status test_all(struct gpu_test *test, struct error *err)
     return STATUS_OK;
 }
 
-enum status gpu_test_run(struct device *device, gpu_test_line report, void *context, unsigned *avoid, struct error *err)
+enum status gpu_test_run(struct device *device, gpu_test_line report, unsigned *avoid, struct error *err)
 {
-    struct gpu_test test = {.device = device, .report = report, .context = context, .failed.code = STATUS_OK};
+    struct gpu_test test = {.device = device, .report = report, .failed.code = STATUS_OK};
     enum status status = test_all(&test, err);
     self_test_free(test.checker);
     device_close(test.cpu);
@@ -173,7 +172,7 @@ static enum status find_own_gpu_test(const struct engine *t, unsigned *avoid, st
     TRY(env_choice("ZTRAIN_GPU_TEST", words, WISH_COUNT, &wish, err));
     if (wish == WISH_NEVER || (wish != WISH_ALWAYS && find_gpu_test_record(t->device, avoid))) return STATUS_OK;
     const double start = seconds_now();
-    TRY(gpu_test_run(t->device, NULL, NULL, avoid, err));
+    TRY(gpu_test_run(t->device, NULL, avoid, err));
     log_detail("GPU self-test: %d ops and a captured step, in %.1f s", (int)OPS_COUNT, seconds_now() - start);
     char path[RECORD_PATH], line[1 + RECORD_LINE] = "\n", last = '\n';
     uint64_t hash;

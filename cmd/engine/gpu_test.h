@@ -15,12 +15,11 @@
 #include "cmd/engine/engine.h"
 
 /* Called for each check, in order: "op norm_fwd", and what is wrong, or "". */
-typedef void (*gpu_test_line)(void *context, const char *check, const char *differs);
+typedef void (*gpu_test_line)(const char *check, const char *differs);
 
 /* Runs all checks on an open GPU. *avoid: the parts of the device (enum device_part) that were wrong, but have an
  * alternative that was right; they are switched off. STATUS_DEVICE names a check without one. report may be NULL. */
-enum status gpu_test_run(struct device *device, gpu_test_line report, void *context, unsigned *avoid,
-                         struct error *err);
+enum status gpu_test_run(struct device *device, gpu_test_line report, unsigned *avoid, struct error *err);
 
 /* Before the products of a run are announced: tests its GPU unless that was done before (ZTRAIN_GPU_TEST: never or
  * always), and switches off, with a warning, what was wrong on the GPU of any rank. Collective. */

@@ -69,13 +69,12 @@ static int64_t restart_newest(const struct run_home *home, const struct run_spec
     return checkpoint->position.step;
 }
 
-enum status restart_after(const struct restart *last, const struct restart_rules *rules,
-                          const struct restart_failure *failure)
+enum status restart_after(const struct restart *last, const struct restart_rules *rules, const struct job_end *end)
 {
     char newest[64] = "none", from[64] = ", again from where the run began", above[FS_PATH_MAX];
     int64_t sum = -1; /* of the steps of all adapters, which grows with each checkpoint of any */
     const bool several = rules->wish.spec->run.group;
-    const enum status code = failure->code;
+    const enum status code = (enum status)end->code;
     if (code != STATUS_PEER && code != STATUS_BROKEN) return code;
     for (const struct run_spec *spec = rules->wish.spec; spec; spec = spec->next) {
         const int64_t step = restart_newest(rules->home, spec, above);
@@ -92,10 +91,10 @@ enum status restart_after(const struct restart *last, const struct restart_rules
         snprintf(newest, sizeof newest, "of step %" PRId64, next.step);
         snprintf(from, sizeof from, " from step %" PRId64, next.step);
     }
-    snprintf(next.cause, sizeof next.cause, "%s", failure->cause);
+    snprintf(next.cause, sizeof next.cause, "%s", end->cause);
     for (char *c = next.cause; *c; c++) *c = (unsigned char)*c < ' ' ? ' ' : *c;
     const bool used_up = next.number > rules->most, gained = last->number == 0 || next.step > last->step;
-    const bool may_differ = !used_up && rules->places && places_failed(rules->places, failure->rank, code, gained);
+    const bool may_differ = !used_up && rules->places && places_failed(rules->places, end->rank, code, gained);
     if (used_up)
         log_warn("the ranks are not started again: --max-restarts %d has been used up", rules->most);
     else if (!gained && !may_differ)

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "cmd/run/places.h"
-#include "cmd/run/run_home.h"
+#include "cmd/run/run_folder.h"
 
 struct restart {
     int number;      /* of restarts so far; 0: this is the first start */
@@ -31,15 +31,15 @@ struct restart_rules {
     char **argv;
 };
 
-/* How a start has failed: with `code`, because of `rank` (-1: not known), and why. */
-struct restart_failure {
-    enum status code;
-    int rank;
-    const char *cause;
+/* How a start has ended. */
+struct job_end {
+    int code;
+    int rank;        /* by which it failed; -1: it has not, or that is not known */
+    bool asked;      /* a signal has asked the job to stop before */
+    char cause[512]; /* the error of a job that has failed; else "" */
 };
 
 /* After a start that has failed: executes this program again, or returns the run's exit code: the failure is of another
  * kind, all restarts are used up, the last one has gained no checkpoint and the next would be as it was, too few places
  * are left, or a signal asked the run to stop meanwhile (STATUS_REQUEUE if it has a checkpoint). */
-enum status restart_after(const struct restart *last, const struct restart_rules *rules,
-                          const struct restart_failure *failure);
+enum status restart_after(const struct restart *last, const struct restart_rules *rules, const struct job_end *end);

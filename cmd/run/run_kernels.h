@@ -4,7 +4,7 @@
 #pragma once
 
 #include "ckpt/checkpoint.h"
-#include "cmd/run/run_home.h"
+#include "cmd/run/run_folder.h"
 #include "gpu/device.h"
 
 /* Gives the device the choices of the checkpoint's run, before it measures; returns their text (owned), or NULL. */

@@ -11,7 +11,6 @@
 #include "cmd/run/monitor.h"
 #include "cmd/run/restart.h"
 #include "cmd/run/run_folder.h"
-#include "cmd/run/run_home.h"
 #include "cmd/run/stepper.h"
 #include "cmd/run/trace_file.h"
 #include "core/metrics/metrics.h"

@@ -4,7 +4,7 @@
 
 #include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_rewind.h"
-#include "cmd/run/run_home.h"
+#include "cmd/run/run_folder.h"
 #include "core/retry.h"
 #include "core/spec/spec.h"
 

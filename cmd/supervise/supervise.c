@@ -422,11 +422,11 @@ static enum status job_open(struct job *job, int ranks, const char *visible, cha
     return control_attach(job->fd, -1, ranks, job->host, timeout_seconds, &job->control, err);
 }
 
-enum status supervise(int ranks, const char *visible, char **argv, double timeout_seconds, struct supervise_end *end,
+enum status supervise(int ranks, const char *visible, char **argv, double timeout_seconds, struct job_end *end,
                       struct error *err)
 {
     ASSERT(timeout_seconds > 0 && ranks >= 1 && ranks <= SUPERVISE_MAX_RANKS);
-    *end = (struct supervise_end){.exit_code = STATUS_BUG, .rank = -1};
+    *end = (struct job_end){.code = STATUS_BUG, .rank = -1};
     TRY(bootstrap_check_launcher(err));
     struct job *job = memory_alloc(sizeof *job);
     struct error unsaid;
@@ -434,10 +434,10 @@ enum status supervise(int ranks, const char *visible, char **argv, double timeou
     enum status status = job_open(job, ranks, visible, argv, timeout_seconds, err);
     if (status == STATUS_OK) status = run_ranks(job, err);
     if (status == STATUS_OK) {
-        end->exit_code = job_exit_code(job, &unsaid);
+        end->code = job_exit_code(job, &unsaid);
         const struct control_block *block = job->control->block;
         if (atomic_load(&block->failed) == 2) {
-            snprintf(end->cause, sizeof end->cause, "%.*s", SUPERVISE_CAUSE_BYTES - 1, block->text);
+            snprintf(end->cause, sizeof end->cause, "%.*s", (int)sizeof end->cause - 1, block->text);
             end->rank = block->rank;
         } else if (unsaid.code != STATUS_OK) {
             end->rank = unsaid.rank;

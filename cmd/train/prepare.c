@@ -21,19 +21,19 @@ static const double deadline_period = 60;  /* seconds between two questions to S
 /* ---- the run folder ------------------------------------------------------ */
 
 /* Rank 0 decides where the run lives, before anything is made or loaded. */
-static enum status prepare_folder(struct run *run, bool *there, struct error *err)
+static enum status prepare_folder(struct run *run, struct error *err)
 {
     enum status status = STATUS_OK;
-    *there = false;
+    run->found = false;
     if (run->boot->rank == 0) {
         status = run_home_find(run->spec, run->resume, &run->home, err);
         if (status == STATUS_OK) status = run_home_check(&run->home, err);
         if (status == STATUS_OK) status = run_home_check_room(&run->home, err);
-        *there = fs_is_dir(run->home.path);
+        run->found = fs_is_dir(run->home.path);
     }
     TRY(run_agree(run, status, err));
     TRY(comm_broadcast(run->comm, &run->home, sizeof run->home, 0, err));
-    TRY(comm_broadcast(run->comm, there, sizeof *there, 0, err));
+    TRY(comm_broadcast(run->comm, &run->found, sizeof run->found, 0, err));
     if (run->boot->rank == 0 && run->home.moved)
         log_info("the run folder was moved: the run continues in %s", run->home.path);
     run->resume = run_home_resume(&run->home, run->resume);
@@ -245,13 +245,13 @@ static enum status prepare_share_choices(struct run *run, struct error *err)
 }
 
 /* Rank 0 chooses kernels, on a resume the run's own, and the others take them: no machine changes a step's bits. */
-static enum status prepare_choose_in_turn(struct run *run, const struct checkpoint *checkpoint, struct error *err)
+static enum status prepare_choose_in_turn(struct run *run, struct error *err)
 {
     struct error failure = {.code = STATUS_OK};
     const bool is_first = run->boot->rank == 0;
     enum status status = STATUS_OK;
     if (is_first) {
-        OWNED char *taken = run_kernels_take(run->engine.device, &run->home, checkpoint);
+        OWNED char *taken = run_kernels_take(run->engine.device, &run->home, run->checkpoint);
         status = engine_prepare_ops(&run->engine, &failure);
         if (status == STATUS_OK) run->kernel_choices = run_kernels_join(run->engine.device, taken);
     }
@@ -353,7 +353,7 @@ static enum status prepare_run(struct run *run, struct error *err)
     if (run->options->replay) {
         TRY(replay_open(run, err));
     } else {
-        TRY(prepare_folder(run, &run->found, err));
+        TRY(prepare_folder(run, err));
         if (run->found) TRY(prepare_run_folder(run, err));
     }
     if (!run->resume) return run_agree(run, spec_resolve_batch(run->spec, boot->world, boot->source, err), err);
@@ -390,7 +390,7 @@ static enum status prepare_scoring(struct run *run, struct error *err)
     TRY(engine_build(t, run->spec, boot->rank, boot->world, run->comm, boot->cores, err));
     TRY(run_agree(run, engine_open_scored(t, err), err));
     TRY(run_agree(run, memory_limit_check(t, err), err));
-    TRY(prepare_choose_in_turn(run, run->checkpoint, err));
+    TRY(prepare_choose_in_turn(run, err));
     TRY(memory_plan_allocate(t, err));
     const enum status status = options->score_base ? engine_weights_load_reference(t, NULL, err)
                                                    : engine_weights_load(t, run->checkpoint, err);
@@ -418,7 +418,7 @@ static enum status prepare_runs(struct run *first, struct error *err)
     if (fits == STATUS_OK) fits = memory_node_check(t, err);
     TRY(run_agree(first, fits, err));
     TRY(gpu_test_before_run(t, err));
-    TRY(prepare_choose_in_turn(first, first->checkpoint, err));
+    TRY(prepare_choose_in_turn(first, err));
     for (struct run *run = first->next; run && first->kernel_choices; run = run->next)
         run->kernel_choices = memory_text(first->kernel_choices);
     prepare_warns_of_attention(t);

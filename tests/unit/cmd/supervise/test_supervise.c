@@ -115,10 +115,10 @@ static int play_rank(const char *scenario)
 
 static int play_supervisor(char **argv)
 {
-    struct supervise_end end;
+    struct job_end end;
     enum status status = supervise(3, NULL, argv, 1.0, &end, &error);
     output_drain(); /* as main() does: the ranks' last lines may still be queued */
-    if (status == STATUS_OK) return end.exit_code;
+    if (status == STATUS_OK) return end.code;
     fprintf(stderr, "supervisor: %s\n", error.text);
     return (int)status;
 }
@@ -288,7 +288,7 @@ static void test_refusals(void **state)
 {
     (void)state;
     char *argv[] = {(char *)"x", NULL};
-    struct supervise_end end;
+    struct job_end end;
     setenv("RANK", "1", 1);
     setenv("WORLD_SIZE", "2", 1);
     assert_int_equal(supervise(2, NULL, argv, 1, &end, &error), STATUS_USAGE);
