@@ -26,13 +26,19 @@ static const char USAGE[] =
     "                        the last run ends this command with 0, and a signal (Ctrl-C) with 130\n"
     "  --interval SECONDS    with --watch: how often; default 5\n";
 
-struct report_options {
-    const char *runs[REPORT_RUNS];
-    int count;
+struct report {
+    const char *names[REPORT_RUNS];
     const char *out, *interval;
     double seconds; /* between two pages */
     bool watch;
+    int count; /* of the runs that are open */
+    struct watched_run runs[REPORT_RUNS];
 };
+
+static void report_close(struct report *report)
+{
+    for (int r = 0; r < report->count; r++) watched_run_close(&report->runs[r]);
+}
 
 /* ---- watching ------------------------------------------------------------ */
 
@@ -52,12 +58,11 @@ static void pause_report(double seconds)
 }
 
 /* A disk that is full or fails for a moment is tried again. */
-static enum status write_patiently(const struct report_options *options, struct watched_run *runs, int count,
-                                   double reload, struct error *err)
+static enum status write_patiently(struct report *report, double reload, struct error *err)
 {
     const double end = seconds_now() + patience;
     for (double pause = first_pause;; pause = fmin(2 * pause, longest_pause)) {
-        const enum status status = report_page(options->out, runs, count, reload, err);
+        const enum status status = report_page(report->out, report->runs, report->count, reload, err);
         if (status == STATUS_OK || !error_is_transient(err) || asked_to_end || seconds_now() >= end) return status;
         if (pause <= first_pause) log_warn("the page is tried again for %g s: %s", patience, err->text);
         pause_report(fmin(pause, end - seconds_now()));
@@ -65,29 +70,29 @@ static enum status write_patiently(const struct report_options *options, struct 
 }
 
 /* The last page does not load itself again. */
-static enum status watch_runs(const struct report_options *options, struct watched_run *runs, int count,
-                              struct error *err)
+static enum status watch_runs(struct report *report, struct error *err)
 {
     const struct sigaction end = {.sa_handler = ask_report_to_end}; /* after the page is whole */
+    struct watched_run *runs = report->runs;
+    const int count = report->count;
     bool changed, goes_on = false;
-    if (named_file_is_special(options->out))
+    if (named_file_is_special(report->out))
         return error_set(err, STATUS_CHECKPOINT, "--watch replaces the page before it, but '%s' is not a regular file",
-                         options->out);
+                         report->out);
     sigaction(SIGINT, &end, NULL);
     sigaction(SIGTERM, &end, NULL);
     if (!stop_signal_is_ignored(SIGHUP)) /* nohup */
         sigaction(SIGHUP, &end, NULL);
     for (int r = 0; r < count; r++) goes_on |= runs[r].state == RUN_RUNNING;
     if (goes_on)
-        printf("writing %s every %g s while the run lasts; Ctrl-C ends this\n", PRINTABLE(options->out),
-               options->seconds);
+        printf("writing %s every %g s while the run lasts; Ctrl-C ends this\n", PRINTABLE(report->out),
+               report->seconds);
     for (changed = true; goes_on && !asked_to_end;) {
-        if (changed) TRY(write_patiently(options, runs, count, options->seconds, err));
+        if (changed) TRY(write_patiently(report, report->seconds, err));
         fflush(stdout);
-        pause_report(options->seconds);
+        pause_report(report->seconds);
         changed = goes_on = false;
-        for (int r = 0; r < count;
-             r++) { /* reads what was added; of a run that has ended meanwhile the last lines too */
+        for (int r = 0; r < count; r++) { /* what was added; of a run that has ended meanwhile the last lines too */
             const bool was_running = runs[r].state == RUN_RUNNING;
             bool more = false;
             TRY(watched_run_refresh(&runs[r], &more, err));
@@ -96,7 +101,7 @@ static enum status watch_runs(const struct report_options *options, struct watch
             goes_on |= runs[r].state == RUN_RUNNING;
         }
     }
-    TRY(write_patiently(options, runs, count, 0, err));
+    TRY(write_patiently(report, 0, err));
     for (int r = 0; r < count; r++)
         printf("%s: %s, step %" PRId64 "\n", PRINTABLE(runs[r].name), run_state_words[runs[r].state],
                runs[r].metrics.last_step);
@@ -152,55 +157,44 @@ static enum status check_report_out(const char *out, struct error *err)
     return STATUS_OK;
 }
 
-/* Opens the runs, each once. *opened: how many there are to close, after an error too. */
-static enum status open_runs(const struct report_options *options, struct watched_run *runs, int *opened,
-                             struct error *err)
+/* Opens the runs, each once. */
+static enum status open_runs(struct report *report, struct error *err)
 {
-    for (int i = 0; i < options->count; i++) {
-        struct watched_run *run = &runs[*opened];
-        ++*opened;
-        TRY(watched_run_open(run, options->runs[i], err));
-        for (struct watched_run *other = runs; other < run; other++)
+    for (int i = 0; i < REPORT_RUNS && report->names[i]; i++) {
+        struct watched_run *run = &report->runs[report->count++];
+        TRY(watched_run_open(run, report->names[i], err));
+        for (struct watched_run *other = report->runs; other < run; other++)
             if (run->metrics.device == other->metrics.device && run->metrics.inode == other->metrics.inode) {
-                log_warn("'%s' is the same run as '%s', and is shown once", PRINTABLE(options->runs[i]),
+                log_warn("'%s' is the same run as '%s', and is shown once", PRINTABLE(report->names[i]),
                          PRINTABLE(other->folder));
                 watched_run_close(run);
-                --*opened;
+                report->count--;
                 break;
             }
     }
-    watched_runs_name(runs, *opened);
+    watched_runs_name(report->runs, report->count);
     return STATUS_OK;
 }
 
 enum status cmd_report(int argc, char **argv, struct error *err)
 {
-    static const struct option_row rows[] = {OPTION(struct report_options, out, "out", "FILE"),
-                                             OPTION(struct report_options, interval, "interval", "SECONDS"),
-                                             OPTION(struct report_options, watch, "watch", NULL)};
+    static const struct option_row rows[] = {OPTION(struct report, out, "out", "FILE"),
+                                             OPTION(struct report, interval, "interval", "SECONDS"),
+                                             OPTION(struct report, watch, "watch", NULL)};
     static const struct command_line line = {"report", USAGE,         "run", REPORT_RUNS, "ztrain report runs/NAME",
                                              rows,     COUNT_OF(rows)};
-    struct report_options options = {.seconds = 5};
-    TRY(command_line_parse(&line, argc, argv, &options, err));
-    while (options.count < REPORT_RUNS && options.runs[options.count]) options.count++;
-    TRY(option_real("interval", options.interval, "0.1 to 86400 seconds", 0.1, 86400, &options.seconds, err));
-    if (options.interval && !options.watch) return error_set(err, STATUS_USAGE, "--interval is an option of --watch");
-    if (options.watch && !options.out)
+    RELEASED(report_close) struct report report = {.seconds = 5};
+    TRY(command_line_parse(&line, argc, argv, &report, err));
+    TRY(option_real("interval", report.interval, "0.1 to 86400 seconds", 0.1, 86400, &report.seconds, err));
+    if (report.interval && !report.watch) return error_set(err, STATUS_USAGE, "--interval is an option of --watch");
+    if (report.watch && !report.out)
         return error_set(err, STATUS_USAGE, "--watch writes a page; hint: ztrain report RUN --out report.html --watch");
-    struct watched_run *runs = memory_zeroed((size_t)options.count, sizeof *runs);
-    int opened = 0;
-    enum status status = check_report_out(options.out, err);
-    if (status == STATUS_OK) status = open_runs(&options, runs, &opened, err);
-    if (status == STATUS_OK && options.watch) {
-        status = watch_runs(&options, runs, opened, err);
-    } else if (status == STATUS_OK && options.out) {
-        status = report_page(options.out, runs, opened, 0, err);
-    } else if (status == STATUS_OK) {
-        signal(SIGPIPE, SIG_DFL); /* a reader that has seen enough (head) ends this without a message */
-        terminal_start();
-        report_terminal(runs, opened);
-    }
-    for (int r = 0; r < opened; r++) watched_run_close(&runs[r]);
-    free(runs);
-    return status;
+    TRY(check_report_out(report.out, err));
+    TRY(open_runs(&report, err));
+    if (report.watch) return watch_runs(&report, err);
+    if (report.out) return report_page(report.out, report.runs, report.count, 0, err);
+    signal(SIGPIPE, SIG_DFL); /* a reader that has seen enough (head) ends this without a message */
+    terminal_start();
+    report_terminal(report.runs, report.count);
+    return STATUS_OK;
 }

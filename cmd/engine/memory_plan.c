@@ -261,36 +261,33 @@ void memory_snapshot_free(struct engine *t)
 
 enum { ON_DEVICE, ON_HOST, ON_DISK, PLACES };
 
-/* A line of the table; columns of a place that the run does not use are left out. */
-static void memory_plan_print_line(const struct engine *t, bool bytes, const char *kind,
-                                   const char *const texts[PLACES])
+/* A row of the table, unless all its sizes are 0; NULL: the head. A place that the run does not use has no column. */
+static void memory_plan_print_row(const struct engine *t, bool bytes, const char *kind, const uint64_t *sizes)
 {
+    static const char *const heads[PLACES] = {"device", "host", "disk"};
     const bool shown[PLACES] = {true, t->plan.host.used > 0, memory_plan_bytes(t, zero_disk_bytes) > 0};
-    char line[128];
+    char line[128], size[24] = "0";
     int used = snprintf(line, sizeof line, "  %-14s", kind);
-    for (int p = 0; p < PLACES; p++)
-        if (shown[p]) used += snprintf(line + used, sizeof line - (size_t)used, " %*s", bytes ? 16 : 10, texts[p]);
-    log_detail("%s", line);
-}
-
-static void memory_plan_print_row(const struct engine *t, bool bytes, const char *kind, const uint64_t sizes[PLACES])
-{
-    char numbers[PLACES][24] = {"0", "0", "0"};
-    for (int p = 0; p < PLACES; p++)
-        if (sizes[p])
-            snprintf(numbers[p], sizeof numbers[p], bytes ? "%.0f" : "%.3f",
+    if (sizes && !sizes[ON_DEVICE] && !sizes[ON_HOST] && !sizes[ON_DISK]) return;
+    for (int p = 0; p < PLACES; p++) {
+        if (!shown[p]) continue;
+        if (sizes)
+            snprintf(size, sizeof size,
+                     !sizes[p] ? "0"
+                     : bytes   ? "%.0f"
+                               : "%.3f",
                      bytes ? (double)sizes[p] : in_gib(sizes[p]));
-    if (sizes[ON_DEVICE] || sizes[ON_HOST] || sizes[ON_DISK])
-        memory_plan_print_line(t, bytes, kind, (const char *const[]){numbers[0], numbers[1], numbers[2]});
+        used += snprintf(line + used, sizeof line - (size_t)used, " %*s", bytes ? 16 : 10, sizes ? size : heads[p]);
+    }
+    log_detail("%s", line);
 }
 
 /* The total comes first; the rows below it are its parts. */
 static void memory_plan_print_table(const struct engine *t, bool bytes)
 {
-    static const char *const heads[PLACES] = {"device", "host", "disk"};
     const struct memory_plan *plan = &t->plan;
     const uint64_t disk = (uint64_t)memory_plan_bytes(t, zero_disk_bytes);
-    memory_plan_print_line(t, bytes, bytes ? "bytes" : "GiB", heads);
+    memory_plan_print_row(t, bytes, bytes ? "bytes" : "GiB", NULL);
     memory_plan_print_row(t, bytes, "total", (const uint64_t[]){memory_plan_device_bytes(plan), plan->host.used, disk});
     for (int k = 0; k < MEM_KIND_COUNT; k++)
         memory_plan_print_row(

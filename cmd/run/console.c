@@ -11,8 +11,7 @@ void console_init(struct console *console, const struct run_spec *spec, bool sil
     *console = (struct console){
         .terminal = isatty(STDOUT_FILENO) && !spec->run.group, /* several adapters have lines of their own */
         .silent = silent,
-        .breakdown = spec->wall_clock_breakdown,
-        .steps_per_print = spec->steps_per_print,
+        .spec = spec,
         .total_steps = total_steps,
     };
 }
@@ -33,7 +32,7 @@ void console_step(struct console *console, const struct step_metrics *m)
     console->smoothed_step_seconds =
         console->smoothed_step_seconds > 0 ? 0.9 * console->smoothed_step_seconds + 0.1 * seconds : seconds;
     if (console->silent) return;
-    bool due = m->step % console->steps_per_print == 0 || m->step == console->total_steps || m->step == 1;
+    bool due = m->step % console->spec->steps_per_print == 0 || m->step == console->total_steps || m->step == 1;
     if (!console->terminal && !due) return;
 
     char left[32], mfu[64] = "", step[96], rates[64], speed[192];
@@ -58,7 +57,7 @@ void console_step(struct console *console, const struct step_metrics *m)
         output_put(OUTLET_STDOUT, text, (size_t)n, OUTPUT_RENEWED);
         console->line_open = true;
     }
-    if (!console->breakdown || !due) return;
+    if (!console->spec->wall_clock_breakdown || !due) return;
     const bool graph = isnan(m->seconds.forward); /* whose parts are not timed */
     char parts[256];
     int used = 0;

@@ -6,10 +6,9 @@
 #include "core/spec/spec.h"
 
 struct console {
-    bool terminal;  /* stdout is a terminal: renew one line; otherwise print plain lines */
-    bool silent;    /* not rank 0 */
-    bool breakdown; /* wall_clock_breakdown: a second line with the time of each part */
-    int64_t steps_per_print;
+    bool terminal;               /* stdout is a terminal: renew one line; otherwise print plain lines */
+    bool silent;                 /* not rank 0 */
+    const struct run_spec *spec; /* borrowed */
     int64_t total_steps;
     double smoothed_step_seconds; /* exponential mean, from which the time left is estimated */
     bool line_open;               /* the last line on the terminal is a progress line without its line end */

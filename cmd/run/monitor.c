@@ -5,9 +5,7 @@
 #include "core/metrics/tensorboard.h"
 
 struct monitor {
-    int64_t batch; /* samples of a step */
-    bool scale;    /* fp16: the loss scale is worth a curve */
-    bool has_perplexity;
+    const struct run_spec *spec; /* borrowed */
     struct tensorboard *tensorboard;
     struct csv_monitor *csv;
 };
@@ -23,9 +21,9 @@ static enum status monitor_folder(const struct monitor_settings *settings, const
     return job ? fs_join(folder, own, job, STATUS_CHECKPOINT, err) : STATUS_OK;
 }
 
-static enum status open_tensorboard(struct monitor *monitor, const struct run_spec *spec, const char *run,
-                                    int64_t first, struct error *err)
+static enum status open_tensorboard(struct monitor *monitor, const char *run, int64_t first, struct error *err)
 {
+    const struct run_spec *spec = monitor->spec;
     char folder[FS_PATH_MAX], path[FS_PATH_MAX];
     OWNED char *yaml = NULL;
     size_t bytes;
@@ -55,14 +53,11 @@ struct monitor *monitor_open(const struct run_spec *spec, const char *run, int64
     char folder[FS_PATH_MAX];
     if (!spec->tensorboard.enabled && !spec->csv_monitor.enabled) return NULL;
     struct monitor *monitor = memory_alloc(sizeof *monitor);
-    *monitor = (struct monitor){.batch = spec->train_batch_size,
-                                .scale = spec->dtype == DTYPE_F16,
-                                .has_perplexity =
-                                    spec->model.task == TASK_CAUSAL_LM && spec->preference.loss == PREFERENCE_NONE};
-    int64_t first = (step + 1) * monitor->batch;
-    if (spec->tensorboard.enabled && open_tensorboard(monitor, spec, run, first, &err) != STATUS_OK)
+    *monitor = (struct monitor){.spec = spec};
+    const int64_t batch = spec->train_batch_size, first = (step + 1) * batch;
+    if (spec->tensorboard.enabled && open_tensorboard(monitor, run, first, &err) != STATUS_OK)
         give_up(monitor, false, &err);
-    struct csv_history history = {first, first - (evaluation_due ? monitor->batch : 0)};
+    struct csv_history history = {first, first - (evaluation_due ? batch : 0)};
     if (step == 0) /* a new run appends to rows that are there, as DeepSpeed's do */
         history = (struct csv_history){INT64_MAX, INT64_MAX};
     if (!spec->csv_monitor.enabled) return monitor;
@@ -85,7 +80,7 @@ void monitor_close(struct monitor *monitor)
 static void write_scalars(struct monitor *monitor, int64_t step, const struct scalar *scalars, int count)
 {
     struct error err;
-    int64_t samples = step * monitor->batch;
+    int64_t samples = step * monitor->spec->train_batch_size;
     if (monitor->tensorboard && tensorboard_scalars(monitor->tensorboard, samples, scalars, count, &err) != STATUS_OK)
         give_up(monitor, false, &err);
     if (monitor->csv && csv_monitor_scalars(monitor->csv, samples, scalars, count, &err) != STATUS_OK)
@@ -101,17 +96,20 @@ void monitor_step(struct monitor *monitor, const struct step_metrics *m)
             scalars[step_fields[f].order - 1] = (struct scalar){
                 step_fields[f].tag,
                 step_field_is_of((enum step_field_index)f, m) ? step_field_value(m, (enum step_field_index)f) : NAN};
-    if (!monitor->scale) scalars[step_fields[STEP_LOSS_SCALE].order - 1].value = NAN;
+    if (monitor->spec->dtype != DTYPE_F16) /* else the loss scale is worth a curve */
+        scalars[step_fields[STEP_LOSS_SCALE].order - 1].value = NAN;
     write_scalars(monitor, m->step, scalars, COUNT_OF(scalars));
 }
 
 void monitor_evaluation(struct monitor *monitor, int64_t step, const struct eval_scores *scores)
 {
     if (!monitor) return;
+    const struct run_spec *spec = monitor->spec;
+    const bool has_perplexity = spec->model.task == TASK_CAUSAL_LM && spec->preference.loss == PREFERENCE_NONE;
     const double loss = eval_scores_value(scores, EVAL_METRIC_LOSS);
     const struct scalar scalars[] = {
         {"Eval/Samples/eval_loss", loss},
-        {"Eval/Samples/perplexity", monitor->has_perplexity ? exp(loss) : NAN},
+        {"Eval/Samples/perplexity", has_perplexity ? exp(loss) : NAN},
         {"Eval/Samples/accuracy", eval_scores_value(scores, EVAL_METRIC_ACCURACY)},
         {"Eval/Samples/f1", eval_scores_value(scores, EVAL_METRIC_F1)},
         {"Eval/Samples/rewards/accuracies", eval_scores_value(scores, EVAL_METRIC_REWARDS)},
