@@ -6,8 +6,6 @@
 #include "cmd/plan.h"
 #include "core/data/document_fit.h"
 #include "core/data/label_set.h"
-#include "core/model/model_config.h"
-#include "gpu/simulate/gpu_catalog.h"
 
 struct init_flags {
     const char *model, *validation, *gpus, *device, *memory, *method, *seq_length, *batch, *epochs, *lr, *out;

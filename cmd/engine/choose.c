@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* choose.c: see choose.h. The ranks exchange what they have, and all draw the same conclusion. */
+/* choose.c: devices, kernels, graphs. The ranks exchange what they have, and all draw the same conclusion. */
 #include "cmd/engine/engine.h"
 #include "cmd/engine/gpu_fault.h"
 #include "comm/agree.h"

@@ -6,7 +6,6 @@
 #include "core/model/adapter.h"
 #include "core/model/model_folder.h"
 #include "core/model/stored_base.h"
-#include "core/text/tokenizer.h"
 #include "gpu/ops_profile.h"
 #include "gpu/span_recorder.h"
 

@@ -7,7 +7,6 @@
 #pragma once
 
 #include "ckpt/checkpoint.h"
-#include "cmd/engine/choose.h"
 #include "cmd/engine/memory_plan.h"
 #include "cmd/engine/preference_steps.h"
 #include "comm/comm.h"
@@ -26,6 +25,9 @@
 #include "gpu/input_upload.h"
 #include "gpu/model/generate.h"
 #include "gpu/model/transformer.h"
+
+/* BY_BLOCK: gpu/model/block_graphs.h. BY_STEP: stepper.h. */
+enum graph_mode { GRAPHS_NONE, GRAPHS_BY_BLOCK, GRAPHS_BY_STEP };
 
 /* data.train, opened: one stream of shards, or the sources of a mixture. */
 struct train_sources {
@@ -155,6 +157,25 @@ enum status engine_build(struct engine *engine, struct run_spec *spec, int rank,
 /* After engine_build(): the bytes of activations that each rank would hold under a policy of recomputation. */
 enum status engine_activation_bytes(const struct engine *engine, enum recompute policy, size_t *bytes,
                                     struct error *err);
+
+/* ---- what the ranks decide together (choose.c) --------------------------- */
+
+/* Opens engine->device and attaches the communicator: one kind of device for all ranks, a GPU for each rank of a node.
+ * train.device cuda: STATUS_DEVICE without a GPU, STATUS_USAGE with more ranks than GPUs; auto: all use the CPU if one
+ * has no GPU, with the best kernels that all support. Collective. */
+enum status choose_device(struct engine *engine, int threads, struct error *err);
+
+/* A block of NCCL's kernels holds a multiprocessor until the collective has ended, and a product that counts on all
+ * waits for it. So NCCL gets at most *ctas blocks: 16, or 24 if all GPUs have compute capability 10; cublasLt as many
+ * multiprocessors fewer. 0: no limit (train.sm_count_target, the smallest GPU; auto: never with train.virtual_ranks).
+ * Collective in a run. STATUS_USAGE, on all ranks: the key is true on the CPU or a GPU that is too small. */
+enum status choose_sm_target(const struct engine *engine, int *ctas, struct error *err);
+
+/* Sets engine->graphs by train.cuda_graphs: by step where possible, else by block; with auto only if launching a
+ * micro-batch takes the host about as long as the GPU needs for it. STATUS_USAGE: true, but neither is possible. */
+enum status choose_graphs(struct engine *engine, struct error *err);
+
+/* ---- data and weights ---------------------------------------------------- */
 
 /* Opens the shards; fills steps_per_epoch and total_steps. STATUS_DATA: they do not fit. engine_release() closes. */
 enum status engine_open_data(struct engine *engine, struct error *err);

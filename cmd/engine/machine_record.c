@@ -11,26 +11,13 @@
 enum { MACHINE_TEXT = 2048 }; /* bytes of JSON */
 
 /* The members of machine_record_to_json() that decide the bits of results, in the order of messages. */
-static const char *const members[] = {"device",
-                                      "gpu",
-                                      "compute_capability",
-                                      "driver",
-                                      "cuda",
-                                      "cublasLt",
-                                      "cuDNN",
-                                      "NCCL",
-                                      "isa",
-                                      "avx512_bf16",
-                                      "amx_bf16",
-                                      "bf16_products",
-                                      "gemm_fp32",
-                                      "gemm_bf16",
-                                      "multiprocessors_left",
-                                      "ZTRAIN_CUDA_TF32",
-                                      "ZTRAIN_CUDA_ATTENTION",
-                                      "ZTRAIN_GEMM_EPILOGUES",
-                                      "avoids",
-                                      "lost_kernel"};
+/* clang-format off */
+static const char *const members[] = {
+    "device", "gpu", "compute_capability", "driver", "cuda", "cublasLt", "cuDNN", "NCCL", "isa", "avx512_bf16",
+    "amx_bf16", "bf16_products", "gemm_fp32", "gemm_bf16", "multiprocessors_left", "ZTRAIN_CUDA_TF32",
+    "ZTRAIN_CUDA_ATTENTION", "ZTRAIN_GEMM_EPILOGUES", "avoids", "lost_kernel",
+};
+/* clang-format on */
 
 static void set_text(json_t *machine, const char *name, const char *text)
 {
@@ -186,7 +173,7 @@ enum status machine_record_compare_ranks(struct comm *comm, const struct bootstr
 {
     char json[MACHINE_TEXT] = "", differences[MACHINE_DIFFERENCES / 2] = "";
     text[0] = 0;
-    if (boot->world == 1 || is_text(own, "device", "cpu")) /* the ranks have agreed on CPU kernels: choose.h */
+    if (boot->world == 1 || is_text(own, "device", "cpu")) /* the ranks have agreed on CPU kernels: choose.c */
         return STATUS_OK;
     OWNED char(*all)[MACHINE_TEXT] = memory_alloc((size_t)boot->world * sizeof *all);
     size_t length = json_dumpb(own, json, sizeof json, JSON_COMPACT);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "cmd/report/thin.h"
-#include "core/metrics/eval_metric.h"
 #include "core/metrics/metrics.h"
 
 #include <sys/types.h>

@@ -3,7 +3,6 @@
  * given up with a warning. Tags are DeepSpeed's (Train/Samples/train_loss, lr, loss_scale) and ztrain's own. */
 #pragma once
 
-#include "core/metrics/eval_metric.h"
 #include "core/metrics/metrics.h"
 #include "core/spec/spec.h"
 

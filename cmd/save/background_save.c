@@ -26,7 +26,7 @@ enum copy_memory { COPY_NEVER, COPY_LATER, COPY_TAKEN_NOW, COPY_THERE };
 struct background_save {
     bool threaded;           /* there is a writer's thread */
     enum copy_memory memory; /* not COPY_THERE: training waits for each checkpoint */
-    struct engine *engine;   /* borrowed, with its snapshot */
+    struct run *run;         /* borrowed */
     struct error refusal;    /* of the memory; code STATUS_OK: none */
     bool taking;             /* the next thread works on the two */
     pthread_t taker;
@@ -36,7 +36,6 @@ struct background_save {
     enum job job;                     /* under the mutex; not JOB_NONE: `saving` and `writer` are the thread's */
     struct checkpoint_saving *saving; /* owned; NULL: none, or discarded */
     struct checkpoint_writer writer;  /* borrows from the run */
-    const char *metrics_path;         /* borrowed */
     bool flush;                       /* rank 0: metrics.jsonl, before the first part */
     int threads;                      /* of the writer's team */
     bool here;                        /* training waits: the main thread does the writer's work */
@@ -64,9 +63,9 @@ static void do_job(struct background_save *b, enum job job)
         return;
     }
     /* a checkpoint follows the lines of its steps */
-    const int fd = b->flush ? io_open(b->metrics_path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    const int fd = b->flush ? io_open(b->run->folder.metrics, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
     if (b->flush && (fd < 0 || FAULT(FSYNC, io_fsync(fd))))
-        log_warn("cannot flush '%s': %s; its newest lines may be lost; training continues", b->metrics_path,
+        log_warn("cannot flush '%s': %s; its newest lines may be lost; training continues", b->run->folder.metrics,
                  strerror(errno));
     b->flush = false;
     if (fd >= 0) io_close(fd);
@@ -114,7 +113,7 @@ enum status background_save_start(struct run *run, struct error *err)
     pthread_mutex_init(&b->mutex, NULL);
     condition_init(&b->changed);
     b->threads = device->kind == DEVICE_CPU ? 1 : device->threads; /* the CPU device trains on all of them */
-    b->engine = &run->engine;
+    b->run = run;
     if (!zero_has_snapshot(run->engine.zero)) return STATUS_OK;
     b->memory = run->engine.snapshot ? COPY_THERE : COPY_LATER;
     const int code = thread_start(&b->thread, 0, write_in_background, b);
@@ -186,10 +185,11 @@ static enum status agree_on_memory(struct run *run, bool *there, struct error *e
 static void *take_memory(void *argument)
 {
     struct background_save *b = argument;
+    struct engine *t = &b->run->engine;
 #ifdef _OPENMP
-    omp_set_num_threads(b->engine->device->threads);
+    omp_set_num_threads(t->device->threads);
 #endif
-    host_pages_new(b->engine->snapshot_bytes, &b->engine->snapshot, &b->refusal); /* maps and touches it */
+    host_pages_new(t->snapshot_bytes, &t->snapshot, &b->refusal); /* maps and touches it */
     return NULL;
 }
 
@@ -280,7 +280,6 @@ static void begin_save(struct run *run, bool here, double since)
     b->writer = save_writer_of(run);
     b->position = run->position;
     b->flush = !here && run->metrics;
-    b->metrics_path = run->folder.metrics;
     b->asked = since;
     b->began = seconds_now() - b->copied;
     b->attempt = 0;

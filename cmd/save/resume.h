@@ -5,7 +5,6 @@
 #include "ckpt/checkpoint.h"
 #include "ckpt/checkpoint_rewind.h"
 #include "cmd/run/run_folder.h"
-#include "core/retry.h"
 #include "core/spec/spec.h"
 
 /* Collective: opens the checkpoint on all ranks; of a run folder the newest valid one, which rank 0 chooses. Every rank
