@@ -214,18 +214,13 @@ const EVENTS = {
 const colourOf = i => `var(--c${i % 8})`;
 
 /* The lines of a panel that have data. */
-function linesOf(definition) {
-  const found = [];
-  runs.forEach((run, r) => definition.lines.forEach(([source, name, label], l) => {
-    const curves = run[source], series = curves.series[name];
-    if (!series || !curves.step.length) return;
-    found.push({
-      run: r, curves, series, points: source === 'evals', dash: several && l > 0 && source !== 'evals' ? '6 4' : '',
-      colour: colourOf(several ? r : l), label: several ? run.name + (definition.lines.length > 1 ? ' · ' + label : '') : label,
-    });
-  }));
-  return found;
-}
+const linesOf = definition => runs.flatMap((run, r) => definition.lines.flatMap(([source, name, label], l) => {
+  const curves = run[source], series = curves.series[name];
+  return !series || !curves.step.length ? [] : {
+    run: r, curves, series, points: source === 'evals', dash: several && l > 0 && source !== 'evals' ? '6 4' : '',
+    colour: colourOf(several ? r : l), label: several ? run.name + (definition.lines.length > 1 ? ' · ' + label : '') : label,
+  };
+}));
 
 /* The seconds of each part of a step, and of the rest. */
 function partsOf(run) {
@@ -263,43 +258,24 @@ class Panel {
 
   listen() {
     const svg = this.svg;
-    this.fingers = new Map(); /* pointer → pixels */
+    this.held = new Map(); /* pixels: of each finger; of a mouse or a pen 'from', where it was pressed, 'to', where it is */
     svg.addEventListener('pointermove', event => this.move(event));
-    svg.addEventListener('pointerleave', event => { if (!this.drag && event.pointerType !== 'touch') hover(null); });
+    svg.addEventListener('pointerleave', event => { if (!this.held.size && event.pointerType !== 'touch') hover(null); });
     svg.addEventListener('pointerdown', event => {
       if (event.button || !this.frame) return;
-      if (event.pointerType === 'touch') this.press(event);
-      else this.drag = {from: this.place(event).x};
+      const {x} = this.place(event);
+      if (!this.held.size) [this.pressed, this.before] = [x, hovered];
+      this.held.set(event.pointerType === 'touch' ? event.pointerId : 'from', x);
       if (event.pointerType === 'mouse') svg.setPointerCapture(event.pointerId);
       this.move(event);
     });
-    svg.addEventListener('pointerup', event => {
-      if (event.pointerType !== 'touch' || this.lift(event)) this.drop(event);
-    });
+    svg.addEventListener('pointerup', event => this.lift(event));
     svg.addEventListener('pointercancel', event => { /* the page scrolls instead */
-      this.drag = null;
-      this.fingers.clear();
+      this.held.clear();
       this.showSelection();
       hover(event.pointerType === 'touch' ? this.before : null);
     });
     svg.addEventListener('dblclick', () => zoomTo(null));
-  }
-
-  /* A finger reads the values, which stay when it is lifted; two fingers zoom to the part between them. */
-  press(event) {
-    const {x} = this.place(event);
-    if (!this.fingers.size) [this.pressed, this.before] = [x, hovered];
-    this.fingers.set(event.pointerId, x);
-    if (this.fingers.size === 2) this.drag = {};
-  }
-
-  /* Whether two fingers have chosen a part. A tap at the values that a tap has left hides them. */
-  lift(event) {
-    const x = this.fingers.get(event.pointerId), {before} = this;
-    if (x === undefined) return false;
-    this.fingers.clear();
-    if (!this.drag && Math.abs(x - this.pressed) < 8 && before && before.panel === this && Math.abs(this.x(before.value) - x) < 16) hover(null);
-    return Boolean(this.drag);
   }
 
   place(event) {
@@ -308,32 +284,35 @@ class Panel {
     return {x, value: this.domain[0] + (x - left) / (right - left) * (this.domain[1] - this.domain[0])};
   }
 
+  /* The ends of the part that a mouse has crossed or that lies between two fingers; null: there is none. */
+  part() { return this.held.size > 1 ? [...this.held.values()].slice(0, 2).sort((a, b) => a - b) : null; }
+
   move(event) {
     if (!this.frame) return;
     const at = this.place(event), touch = event.pointerType === 'touch';
-    if (touch && !this.fingers.has(event.pointerId)) return;
-    if (touch) this.fingers.set(event.pointerId, at.x);
-    if (this.drag && touch) [this.drag.from, this.drag.to] = this.fingers.values();
-    else if (this.drag) this.drag.to = at.x;
+    if (touch && !this.held.has(event.pointerId)) return;
+    if (touch || this.held.has('from')) this.held.set(touch ? event.pointerId : 'to', at.x);
     this.showSelection();
     hover({panel: this, value: at.value});
   }
 
-  drop(event) {
-    const drag = this.drag;
-    this.drag = null;
+  /* Zooms to the part. The values that a finger has read stay when it is lifted; a tap at them hides them. */
+  lift(event) {
+    const x = this.held.get(event.pointerId), part = this.part(), {before} = this;
+    if (event.pointerType === 'touch' && x === undefined) return;
+    this.held.clear();
     this.showSelection();
-    if (!drag || !known(drag.to) || Math.abs(drag.to - drag.from) < 8) return;
+    if (x !== undefined && !part && Math.abs(x - this.pressed) < 8 && before && before.panel === this && Math.abs(this.x(before.value) - x) < 16) hover(null);
+    if (!part || part[1] - part[0] < 8) return;
     const {left, right} = this.frame, [low, high] = this.domain;
-    zoomTo([drag.from, drag.to].sort((a, b) => a - b).map(x => low + (x - left) / (right - left) * (high - low)));
+    zoomTo(part.map(x => low + (x - left) / (right - left) * (high - low)));
     if (event.pointerType !== 'mouse') hover(null);
   }
 
   showSelection() {
-    if (!this.selection) return;
-    const drag = this.drag && known(this.drag.to) ? this.drag : {from: 0, to: 0};
-    this.selection.setAttribute('x', Math.min(drag.from, drag.to));
-    this.selection.setAttribute('width', Math.abs(drag.to - drag.from));
+    const [from, to] = this.part() || [0, 0];
+    this.selection?.setAttribute('x', from);
+    this.selection?.setAttribute('width', to - from);
   }
 
   visible() { return this.all.filter(line => !view.off.has(line.run)); }
@@ -762,9 +741,9 @@ function eventsNear(at, reach, only) {
 function later(work) {
   let waiting = false;
   const once = () => {
-    const due = waiting;
+    if (!waiting) return;
     waiting = false;
-    if (due) work();
+    work();
   };
   return () => {
     if (waiting) return;
@@ -960,7 +939,7 @@ function makeSamples() {
 function reloadLater() {
   if (!data.reload) return;
   setTimeout(function again() {
-    if (document.hidden || panels.some(panel => panel.drag || panel.fingers.size)) setTimeout(again, 500);
+    if (document.hidden || panels.some(panel => panel.held.size)) setTimeout(again, 500);
     else location.reload();
   }, data.reload * 1000);
 }
