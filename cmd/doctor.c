@@ -85,8 +85,7 @@ static void doctor_memory(void)
     puts("memory");
     print_line("total", "%s", DOCTOR_BYTES(memory.total));
     print_line("available", "%s", DOCTOR_BYTES(memory.available));
-    bool limited = memory.limit != UINT64_MAX;
-    print_line("limit", "%s", limited ? DOCTOR_BYTES(memory.limit) : "none set by the control group");
+    print_line("limit", "%s", memory.limit == UINT64_MAX ? "none set by the control group" : SIZE(round, memory.limit));
     FILE *file = memory_fopen("/sys/kernel/mm/transparent_hugepage/enabled", "re");
     const bool known = file && fgets(text, sizeof text, file);
     print_line("huge pages", "transparent: %.*s; reserved: %" PRId64, known ? (int)strcspn(text, "\n") : 7,

@@ -178,13 +178,12 @@ static enum status init_find_text(const struct init *t, const struct string_list
 
 static enum status init_count_lengths(struct init *t, struct error *err)
 {
-    const int64_t documents = token_set_documents(t->set);
     t->longest = 0;
     memset(t->within, 0, sizeof t->within);
-    for (int64_t i = 0; i < documents; i++) {
+    for (int64_t i = 0; i < token_set_documents(t->set); i++) {
         int64_t first, length;
         TRY(token_set_document(t->set, i, &first, &length, err));
-        t->longest = length > t->longest ? length : t->longest;
+        t->longest = max64(t->longest, length);
         for (int k = 0; k < INIT_LENGTHS; k++) t->within[k] += length <= INT64_C(1) << k;
     }
     return STATUS_OK;

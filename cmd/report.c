@@ -132,9 +132,8 @@ static enum status check_report_out(const char *out, struct error *err)
 {
     if (!out) return STATUS_OK;
     if (fs_is_dir(out)) {
-        const size_t length = strlen(out);
         error_set(err, STATUS_CHECKPOINT, "--out: '%s' is a folder", out);
-        return error_hint(err, "name a file in it, --out %s%sreport.html", out, out[length - 1] == '/' ? "" : "/");
+        return error_hint(err, "name a file in it, --out %s%sreport.html", out, fs_has_suffix(out, "/") ? "" : "/");
     }
     if (named_file_is_special(out)) return STATUS_OK;
     struct stat facts;

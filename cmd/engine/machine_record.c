@@ -132,9 +132,8 @@ const char *machine_record_differences(const struct checkpoint *checkpoint, cons
 {
     const char *writer = json_string_value(json_object_get(checkpoint->manifest, "ztrain_version"));
     char rest[1024] = "";
-    bool older = writer && strcmp(writer, ZTRAIN_VERSION) != 0;
     if (checkpoint->machine) machine_differences(checkpoint->machine, now, spec, ", now ", rest, sizeof rest);
-    if (older)
+    if (writer && strcmp(writer, ZTRAIN_VERSION) != 0)
         snprintf(text, size, "ztrain: %.40s, now %s%s%s", writer, ZTRAIN_VERSION, *rest ? "; " : "", rest);
     else
         snprintf(text, size, "%s", rest);

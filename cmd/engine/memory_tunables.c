@@ -130,8 +130,7 @@ static bool is_sensible(const struct memory_setting *s, const struct run_spec *s
         return false;
     if (stage < least || (s->values[TUNABLE_INPUTS] && !s->values[TUNABLE_RECOMPUTE])) return false;
     const int states = s->values[TUNABLE_STATES];
-    const bool muon = spec->optimizer.type == OPTIMIZER_MUON;
-    if (muon && (optimizer || param)) return false;
+    if (spec->optimizer.type == OPTIMIZER_MUON && (optimizer || param)) return false;
     const bool rounds = spec->optimizer.type == OPTIMIZER_ADAMW || spec->optimizer.type == OPTIMIZER_ADAM;
     if (states > 1 && !rounds) /* only AdamW and Adam round to bf16 weights */
         return false;

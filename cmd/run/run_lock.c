@@ -136,8 +136,7 @@ static char *owner_text(const struct run_owner *self, int64_t refreshes)
                                   "period", self->period, "refreshed", refreshed);
     OWNED char *body = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
     ASSERT(body);
-    char *text = memory_printf("%s\n", body);
-    return text;
+    return memory_printf("%s\n", body);
 }
 
 /* ---- the fcntl lock ------------------------------------------------------ */

@@ -360,24 +360,23 @@ static enum status between_steps(struct run *run, struct due *due, struct error 
     return STATUS_OK;
 }
 
-/* STATUS_REQUEUE, and a line in the log, if the run stops before its end. */
-static enum status loop_stop_status(struct run *run)
+/* Whether the run stops before its end; then a line in the log says so. */
+static bool loop_reports_stop(struct run *run)
 {
     const struct train_position *position = &run->position;
     bool done = run->enqueued == loop_last_step(run) || loop_ended_early(run);
-    if (!run->stop || (done && !position->evaluation_due)) return STATUS_OK;
+    if (!run->stop || (done && !position->evaluation_due)) return false;
     console_break(&run->console);
-    if (run->replay) {
+    if (run->replay)
         log_info("the replay was stopped after step %" PRId64 ": it was the same as the record so far", position->step);
-        return STATUS_REQUEUE;
-    }
-    log_info("stopped %s after step %" PRId64 " of %" PRId64 "%s; continue with --resume %s",
-             run->deadline_near ? "before the job's end" : "on request", position->step, run->engine.total_steps,
-             !position->evaluation_due ? ""
-             : run->evaluation_part    ? ", in its evaluation"
-                                       : ", before its evaluation",
-             run->folder.path);
-    return STATUS_REQUEUE;
+    else
+        log_info("stopped %s after step %" PRId64 " of %" PRId64 "%s; continue with --resume %s",
+                 run->deadline_near ? "before the job's end" : "on request", position->step, run->engine.total_steps,
+                 !position->evaluation_due ? ""
+                 : run->evaluation_part    ? ", in its evaluation"
+                                           : ", before its evaluation",
+                 run->folder.path);
+    return true;
 }
 
 /* ---- the loop ------------------------------------------------------------ */
@@ -425,8 +424,7 @@ static enum status loop_after_step(struct run *run, struct error *err)
     bool pause = due.evaluation || due.epoch_end || due.checkpoint;
     const bool note = integrity_is_due(run, run->enqueued + 1);
     if (due.checkpoint && !due.run_end && !run->stop) TRY(background_save_expect(run, err));
-    const bool alone = pause || note || loop_hashes(run, run->enqueued);
-    TRY(loop_collect_steps(run, alone ? 0 : ahead, err));
+    TRY(loop_collect_steps(run, pause || note || loop_hashes(run, run->enqueued) ? 0 : ahead, err));
     if (note) TRY(zero_check_note(run->engine.zero, err));
     if (pause) TRY(between_steps(run, &due, err));
     if (trace_file_ends(run->trace, run->enqueued)) {
@@ -469,9 +467,7 @@ enum status run_steps(struct run *first, struct error *err)
         run_speaks(run);
         TRY(loop_collect_steps(run, 0, err)); /* of a replay, whose last step has no checkpoint */
         TRY(background_save_wait(run, true, err));
-        const enum status ended = loop_stop_status(run);
-        if (ended != STATUS_OK && ended != STATUS_REQUEUE) return ended;
-        status = ended == STATUS_OK ? status : ended;
+        if (loop_reports_stop(run)) status = STATUS_REQUEUE;
     }
     run_speaks(NULL);
     return status;

@@ -360,8 +360,8 @@ static enum status prepare_run(struct run *run, struct error *err)
     const struct retry retry = {.limit = fmin(PATIENCE_INTERVAL, run->spec->checkpoint.retry_seconds),
                                 .stopped = stop_signal_pending};
     TRY(run_agree(run, resume_open(run->comm, boot->host, run->resume, &retry, &run->checkpoint, err), err));
-    enum status status = resume_check(run->checkpoint, run->spec, boot->world, boot->source, boot->rank == 0, err);
-    return run_agree(run, status, err);
+    return run_agree(run, resume_check(run->checkpoint, run->spec, boot->world, boot->source, boot->rank == 0, err),
+                     err);
 }
 
 /* To score documents: no run folder, nothing that training needs. */
