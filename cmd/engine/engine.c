@@ -182,16 +182,6 @@ static enum status engine_store_base(struct engine *t, struct error *err)
     return STATUS_OK;
 }
 
-/* The adapters of a run have one base: the same frozen tensors in the same places. */
-static enum status engine_check_followed(const struct engine *t, struct error *err)
-{
-    if (!t->first || stored_base_is_same(&t->first->table, &t->table)) return STATUS_OK;
-    error_set(err, STATUS_USAGE, "adapter '%s' would keep another base than '%s'", t->spec->run.name,
-              t->first->spec->run.name);
-    return error_hint(err, "modules_to_save and base_dtype are the same for all, and so is whether the optimizer is "
-                           "AdamW8bit; or train it in a run of its own");
-}
-
 /* What does not go with experts that ranks share; NULL: all does. */
 static const char *experts_not_shared(const struct engine *t)
 {
@@ -236,7 +226,12 @@ static enum status engine_shards(struct engine *t, struct error *err)
     tensor_table_build_for(&t->desc, t->spec->optimizer.type == OPTIMIZER_ADAMW8BIT, &t->table);
     TRY(engine_adapt(t, err));
     TRY(engine_store_base(t, err));
-    TRY(engine_check_followed(t, err));
+    if (t->first && !stored_base_is_same(&t->first->table, &t->table)) { /* one base: the same in the same places */
+        error_set(err, STATUS_USAGE, "adapter '%s' would keep another base than '%s'", t->spec->run.name,
+                  t->first->spec->run.name);
+        return error_hint(err, "modules_to_save and base_dtype are the same for all, and so is whether the optimizer "
+                               "is AdamW8bit; or train it in a run of its own");
+    }
     shard_layout_init_parts(&t->layout, &t->table, t->world, t->turns);
     TRY(engine_check_experts(t, err));
     if (t->spec->data.document_mask == SPEC_AUTO) {

@@ -355,16 +355,6 @@ static void notice_preferences(const struct engine *t, const char *name, const s
         log_warn("%s holds preferred and rejected answers, and without preference.loss both are learned", name);
 }
 
-static enum status take_teacher(const struct engine *t, struct token_source *source, struct error *err)
-{
-    const struct teacher_file *teacher = t->teacher;
-    source->teacher = t->teacher;
-    if (teacher->header.data == source->fingerprint && teacher->header.tokens == token_set_tokens(source->set))
-        return STATUS_OK;
-    error_set(err, STATUS_DATA, "'%s' is of other data than data.train", teacher->path);
-    return error_hint(err, "ztrain score TEACHER --data PREFIX --top-k %d makes it again", teacher->header.K);
-}
-
 static enum status open_training_data(struct engine *t, struct error *err)
 {
     const struct run_spec *spec = t->spec;
@@ -379,9 +369,15 @@ static enum status open_training_data(struct engine *t, struct error *err)
         TRY(take_preferences(t, name, &t->sources.items[i], err));
         notice_preferences(t, name, t->sources.items[i].set);
     }
-    if (t->teacher) TRY(take_teacher(t, &t->sources.items[0], err));
+    struct token_source *first = &t->sources.items[0];
+    const struct teacher_file *teacher = first->teacher = t->teacher;
+    if (teacher &&
+        (teacher->header.data != first->fingerprint || teacher->header.tokens != token_set_tokens(first->set))) {
+        error_set(err, STATUS_DATA, "'%s' is of other data than data.train", teacher->path);
+        return error_hint(err, "ztrain score TEACHER --data PREFIX --top-k %d makes it again", teacher->header.K);
+    }
     if (!mixed) {
-        t->train_config.source = t->sources.items[0];
+        t->train_config.source = *first;
         return STATUS_OK;
     }
     TRY(engine_mix_sources(&t->sources, spec, &t->train_config, &t->mixture, err));

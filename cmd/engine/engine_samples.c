@@ -43,29 +43,22 @@ static enum status open_tokenizer(const struct run_spec *spec, struct engine_sam
     return status == STATUS_USAGE ? error_hint(err, "give prompts as lists of token ids, [[1, 2, 3]]") : status;
 }
 
-static enum status read_all(const struct run_spec *spec, const struct model_desc *desc, struct engine_samples *s,
-                            struct error *err)
-{
-    if (desc->num_labels > 0 || desc->bidirectional)
-        return error_set(err, STATUS_USAGE, "train.samples needs a causal language model; hint: remove the key");
-    TRY(open_tokenizer(spec, s, err));
-    TRY(end_tokens_read(spec->model.folder, desc->source, &s->ends, err));
-    for (int i = 0; i < s->count; i++)
-        if (read_prompt(spec, desc, i, s, err) != STATUS_OK)
-            return error_prefix(err, "train.samples: prompt %d", i + 1);
-    return STATUS_OK;
-}
-
 enum status engine_samples_new(const struct run_spec *spec, const struct model_desc *desc,
                                struct engine_samples **samples, struct error *err)
 {
     *samples = NULL;
     if (!spec->train.num_samples) return STATUS_OK;
+    if (desc->num_labels > 0 || desc->bidirectional)
+        return error_set(err, STATUS_USAGE, "train.samples needs a causal language model; hint: remove the key");
     RELEASED(engine_samples_drop) struct engine_samples *s = memory_zeroed(1, sizeof *s);
     s->count = spec->train.num_samples;
     s->max_tokens = spec->train.sample_tokens;
     s->prompts = memory_zeroed((size_t)s->count, sizeof *s->prompts);
-    TRY(read_all(spec, desc, s, err));
+    TRY(open_tokenizer(spec, s, err));
+    TRY(end_tokens_read(spec->model.folder, desc->source, &s->ends, err));
+    for (int i = 0; i < s->count; i++)
+        if (read_prompt(spec, desc, i, s, err) != STATUS_OK)
+            return error_prefix(err, "train.samples: prompt %d", i + 1);
     *samples = TAKEN(s);
     return STATUS_OK;
 }

@@ -73,14 +73,6 @@ static bool is_block(const struct comms *c, const struct comm_log_row *row)
     return owner > 0 && owner < tensor_table_head(table);
 }
 
-static void log_row(const struct comms *c, const struct comm_log_row *row, const char *unit)
-{
-    double moving = row->seconds - row->waited;
-    log_info("%-14s  %-10s  %-10s %8" PRId64 " %12.4g %10.4f %10.4f %8.3f %8.3f", row->collective,
-             comm_purpose_name(row->purpose), unit, row->calls, (double)row->bytes / 1e6, row->seconds, row->waited,
-             comms_algorithm_bandwidth(row->bytes, moving), comms_bus_bandwidth(row->bytes, moving, c->world));
-}
-
 /* Whether both rows are of blocks and of one collective for one purpose. */
 static bool is_alike(const struct comms *c, const struct comm_log_row *a, const struct comm_log_row *b)
 {
@@ -108,7 +100,11 @@ static void log_table(const struct comms *c, bool each_block)
             row.seconds += other->seconds;
             row.waited += other->waited;
         }
-        log_row(c, &row, summed ? "blocks" : comms_unit_name(c->engine, row.unit));
+        const double moving = row.seconds - row.waited;
+        log_info("%-14s  %-10s  %-10s %8" PRId64 " %12.4g %10.4f %10.4f %8.3f %8.3f", row.collective,
+                 comm_purpose_name(row.purpose), summed ? "blocks" : comms_unit_name(c->engine, row.unit), row.calls,
+                 (double)row.bytes / 1e6, row.seconds, row.waited, comms_algorithm_bandwidth(row.bytes, moving),
+                 comms_bus_bandwidth(row.bytes, moving, c->world));
     }
 }
 

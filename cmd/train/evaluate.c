@@ -156,20 +156,6 @@ static enum status keep_part(struct run *run, struct evaluation *e, struct error
     return STATUS_OK;
 }
 
-/* Losses of preferences add up on the host. */
-static void start_preferences(struct preference_steps *preference, const struct evaluation *e)
-{
-    preference_steps_begin(preference);
-    memcpy(preference->losses, e->losses, (size_t)preference->turns * sizeof *e->losses);
-}
-
-static void end_preferences(const struct preference_steps *preference, struct evaluation *e)
-{
-    memcpy(e->losses, preference->losses, (size_t)preference->turns * sizeof *e->losses);
-    for (int i = 0; i < preference->turns * PREFERENCE_SUMS; i++)
-        e->sums[1 + i % PREFERENCE_SUMS] += preference->sums[i];
-}
-
 static enum status evaluate(struct run *run, struct evaluation *e, struct error *err)
 {
     struct engine *t = &run->engine;
@@ -185,14 +171,20 @@ static enum status evaluate(struct run *run, struct evaluation *e, struct error 
     const size_t bytes = (size_t)t->turns * sizeof *e->losses;
     stream_copy(t->compute, t->loss_sum, e->losses, bytes);
     stream_sync(t->compute);
-    if (t->preference) start_preferences(t->preference, e);
+    struct preference_steps *preference = t->preference; /* its losses add up on the host */
+    if (preference) {
+        preference_steps_begin(preference);
+        memcpy(preference->losses, e->losses, bytes);
+    }
     TRY(token_stream_open(&rest, 1, &stream, err));
     enum status status = evaluate_stream(run, stream, e, err);
     token_stream_close(stream);
     TRY(status);
     stream_copy(t->compute, e->losses, t->loss_sum, bytes);
     stream_sync(t->compute);
-    if (t->preference) end_preferences(t->preference, e);
+    if (preference) memcpy(e->losses, preference->losses, bytes);
+    for (int i = 0; preference && i < preference->turns * PREFERENCE_SUMS; i++)
+        e->sums[1 + i % PREFERENCE_SUMS] += preference->sums[i];
     if (run->position.evaluation_due) return keep_part(run, e, err);
     TRY(gather_losses(run, e, err));
     TRY(sum_over_ranks(run->comm, e, err));

@@ -164,17 +164,6 @@ static void prepare_log_start(const struct run *run)
     memory_plan_print(t, false);
 }
 
-/* Next to the checkpoint's machine. text: the differences. */
-static enum status prepare_compare_machine(const struct run *run, const struct checkpoint *checkpoint, char *text,
-                                           size_t size, struct error *err)
-{
-    if (!*machine_record_differences(checkpoint, run->machine, run->spec, text, size)) return STATUS_OK;
-    if (machine_record_is_strict(run->spec)) return machine_record_refuse(checkpoint, run->machine, text, err);
-    log_info("the checkpoint was computed with other kernels or libraries (%s): the run continues with other bits",
-             text);
-    return STATUS_OK;
-}
-
 /* ---- outputs ------------------------------------------------------------- */
 
 /* Moves later checkpoints aside, opens metrics.jsonl with the lines that led to this one, and completes its save. Up to
@@ -322,7 +311,14 @@ static enum status prepare_start(struct run *run, struct error *err)
     enum status status = STATUS_OK;
     run->machine = machine_record_to_json(t->device);
     machine_record_add_choices(run->machine, t->device, run->spec);
-    if (checkpoint) status = prepare_compare_machine(run, checkpoint, differs, sizeof differs, err);
+    if (checkpoint && *machine_record_differences(checkpoint, run->machine, run->spec, differs, sizeof differs)) {
+        if (machine_record_is_strict(run->spec))
+            status = machine_record_refuse(checkpoint, run->machine, differs, err);
+        else
+            log_info("the checkpoint was computed with other kernels or libraries (%s): the run continues with other "
+                     "bits",
+                     differs);
+    }
     TRY(run_agree(run, status, err));
     TRY(machine_record_compare_ranks(run->comm, run->boot, run->machine, run->spec, ranks, err));
     json_object_del(run->machine, MACHINE_LOST_KERNEL);
