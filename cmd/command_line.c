@@ -62,10 +62,9 @@ enum status option_real(const char *option, const char *text, const char *what, 
     return STATUS_OK;
 }
 
-enum status command_line_parse(const struct command_line *line, int argc, char **argv, void *arguments,
-                               struct error *err)
+enum status command_line_parse(const struct command_line *line, int argc, char **argv, void *into, struct error *err)
 {
-    const char **words = arguments;
+    const char **words = into;
     int found = 0;
     for (int i = 1; i < argc; i++) {
         const char *value;
@@ -75,7 +74,7 @@ enum status command_line_parse(const struct command_line *line, int argc, char *
         }
         const struct option_row *row = option_find(line->options, line->count, argv[i], &value);
         if (row) {
-            void *field = (char *)arguments + row->offset;
+            void *field = (char *)into + row->offset;
             TRY(option_take_value(row, argc, argv, &i, &value, err));
             if (value && row->kind == OPTION_LIST)
                 string_list_add(field, value);

@@ -35,8 +35,7 @@ struct command_line {
 
 /* Parses argv[1 …] into the command's struct, which begins with a `const char *` for each word; strings are borrowed;
  * the caller releases lists, after an error too. STATUS_HELPED: --help is printed; STATUS_USAGE names the word. */
-enum status command_line_parse(const struct command_line *line, int argc, char **argv, void *arguments,
-                               struct error *err);
+enum status command_line_parse(const struct command_line *line, int argc, char **argv, void *into, struct error *err);
 
 /* Whether --out can write there: the folder exists, and no other regular file, unless `force`. Else STATUS_USAGE. */
 enum status command_check_out(const char *out, bool force, struct error *err);

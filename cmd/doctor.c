@@ -228,8 +228,7 @@ static enum status doctor_measure_products(struct bench *bench, enum dtype dtype
     return STATUS_OK;
 }
 
-static enum status doctor_bench_allocate(struct bench *bench, const struct attention_bwd_args *attention,
-                                         struct error *err)
+static enum status doctor_allocate(struct bench *bench, const struct attention_bwd_args *attention, struct error *err)
 {
     const struct op_limits limits = {.dtype = DTYPE_F32,
                                      .max_tokens = SIDE,
@@ -272,7 +271,7 @@ static enum status doctor_measure_all(struct bench *bench, struct error *err)
                                            .ld_dq = 3 * row,
                                            .ld_dk = 3 * row,
                                            .ld_dv = 3 * row};
-    TRY(doctor_bench_allocate(bench, &attention, err));
+    TRY(doctor_allocate(bench, &attention, err));
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++) TRY(doctor_measure_products(bench, (enum dtype)dtype, err));
     doctor_fill_with_noise(bench, 0, DTYPE_BF16);
     doctor_fill_with_noise(bench, 1, DTYPE_BF16);

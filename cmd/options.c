@@ -53,10 +53,10 @@ static const struct option_row option_table[] = {
     {"assume", "WORDS", offsetof(struct options, machine.assume), OPTION_MAYBE_EMPTY, IN_PLAN,
      "with plan --speed or --fit: a step without these overheads, e.g. bf16-logits,fused-bias (ztrain plan --help "
      "lists them)"},
-    {"memory", "SIZE", offsetof(struct options, memory), OPTION_MAYBE_EMPTY, IN_PLAN,
+    {"memory", "SIZE", offsetof(struct options, machine.memory), OPTION_MAYBE_EMPTY, IN_PLAN,
      "with plan and plan --fit: the memory that a rank may take of its device, e.g. 24GiB; default: "
      "train.memory_limit, else what the GPU has"},
-    {"node-memory", "SIZE", offsetof(struct options, node_memory), OPTION_MAYBE_EMPTY, IN_PLAN,
+    {"node-memory", "SIZE", offsetof(struct options, machine.node_memory), OPTION_MAYBE_EMPTY, IN_PLAN,
      "with plan --fit: the host memory of each node, e.g. 2TiB; default: no limit"},
     {"row", "N", offsetof(struct options, row), OPTION_COUNT, IN_PLAN,
      "with plan --fit: print the lines of the run spec for row N of its table; default: 1"},
@@ -125,8 +125,8 @@ static enum status check_together(const struct options *options, struct error *e
     } rules[] = {
         {speed && !plan, "speed", "plan", by_speed},
         {fit && !plan, "fit", "plan", "ztrain plan --fit --config run.yaml"},
-        {options->memory && (!plan || speed), "memory", "plan and plan --fit", by_fit},
-        {options->node_memory && !fit, "node-memory", "plan --fit", by_fit},
+        {options->machine.memory && (!plan || speed), "memory", "plan and plan --fit", by_fit},
+        {options->machine.node_memory && !fit, "node-memory", "plan --fit", by_fit},
         {options->machine.device && !plan, "device", "plan",
          "a run's device is train.device in the run spec: --set train.device=cuda"},
         {options->machine.link && !speed && !fit, "link", "plan --speed and --fit", by_speed},

@@ -14,15 +14,14 @@ struct options {
     const char *deepspeed;            /* --deepspeed FILE, or NULL */
     const char *set[OPTIONS_MAX_SET]; /* --set KEY=VALUE */
     int num_set;
-    int local_gpus;                   /* --local-gpus N; 0: not given */
-    int min_gpus;                     /* --min-gpus M; 0: not given */
-    int world;                        /* plan --world N; 0: not given */
-    bool speed, fit;                  /* plan --speed, --fit */
-    struct machine_question machine;  /* plan --device, --link, --assume */
-    const char *memory, *node_memory; /* plan --fit, or NULL */
-    int row;                          /* plan --fit --row N; 0: not given */
-    const char *price;                /* plan --speed --price X, or NULL */
-    bool bytes;                       /* plan --bytes */
+    int local_gpus;                  /* --local-gpus N; 0: not given */
+    int min_gpus;                    /* --min-gpus M; 0: not given */
+    int world;                       /* plan --world N; 0: not given */
+    bool speed, fit;                 /* plan --speed, --fit */
+    struct machine_question machine; /* plan --device, --link, --assume, --memory, --node-memory */
+    int row;                         /* plan --fit --row N; 0: not given */
+    const char *price;               /* plan --speed --price X, or NULL */
+    bool bytes;                      /* plan --bytes */
     bool dry_run, help, help_spec, json, version;
     bool verbose;             /* details that otherwise go to the log file only */
     struct rank_options rank; /* what ranks take; all zero in planning */

@@ -175,9 +175,9 @@ enum status cmd_plan(int argc, char **argv, struct error *err)
     if (options.speed) {
         TRY(plan_speed(&options.machine, options.price, spec, err));
     } else if (options.fit) {
-        TRY(plan_fit(&options.machine, options.memory, options.node_memory, options.row, spec, err));
+        TRY(plan_fit(&options.machine, options.row, spec, err));
     } else {
-        TRY(plan_size("memory", options.memory, &spec->train.memory_limit, err));
+        TRY(plan_size("memory", options.machine.memory, &spec->train.memory_limit, err));
         const int threads = bootstrap_threads(bootstrap_cores(), options.local_gpus);
         TRY(build_plan(&engine, spec, world, options.machine.device, threads, err));
         plan_print_batch(spec, world, "planned");

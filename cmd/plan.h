@@ -14,11 +14,9 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
 enum status plan_speed(const struct machine_question *question, const char *price, struct run_spec *spec,
                        struct error *err);
 
-/* --fit. memory: of each GPU ("80GiB"), NULL: train.memory_limit, else all; node_memory: of a node's host, NULL:
- * enough; row: whose lines are printed, 0: the first. STATUS_USAGE: simulated_machine_find(), a malformed size, no such
+/* --fit. row: whose lines are printed, 0: the first. STATUS_USAGE: simulated_machine_find(), a malformed size, no such
  * row. STATUS_DEVICE: nothing fits; the message has the smallest need. */
-enum status plan_fit(const struct machine_question *question, const char *memory, const char *node_memory, int row,
-                     const struct run_spec *spec, struct error *err);
+enum status plan_fit(const struct machine_question *question, int row, const struct run_spec *spec, struct error *err);
 
 /* A setting of --fit, and what it costs. */
 struct plan_choice {

@@ -237,9 +237,8 @@ enum status plan_size(const char *option, const char *text, int64_t *bytes, stru
 }
 
 /* Fills *p, all zeros before, and finds the best candidate. The caller frees p->fitting, after an error too. */
-static enum status plan_fit_search(struct fit_plan *p, const struct machine_question *question, const char *memory,
-                                   const char *node_memory, const struct run_spec *spec,
-                                   const struct plan_choice **best, struct error *err)
+static enum status plan_fit_search(struct fit_plan *p, const struct machine_question *question,
+                                   const struct run_spec *spec, const struct plan_choice **best, struct error *err)
 {
     int64_t asked = spec->train.memory_limit;
     p->spec = *spec;
@@ -247,12 +246,12 @@ static enum status plan_fit_search(struct fit_plan *p, const struct machine_ques
     TRY(simulated_machine_find(question, &p->machine, err));
     /* of a rank: --memory or train.memory_limit, but not more than the GPU has */
     const int64_t whole = (int64_t)(p->machine.gpu.memory_gib * (1 << 30));
-    TRY(plan_size("memory", memory, &asked, err));
+    TRY(plan_size("memory", question->memory, &asked, err));
     p->device_limit = asked && asked < whole ? asked : whole;
     if (asked > whole)
         log_info("notice: %s %s is more than the GPU's %.1f GiB: the GPU's memory is the cap",
-                 memory ? "--memory" : "train.memory_limit", SIZE(format, asked), p->machine.gpu.memory_gib);
-    TRY(plan_size("node-memory", node_memory, &p->node_limit, err));
+                 question->memory ? "--memory" : "train.memory_limit", SIZE(format, asked), p->machine.gpu.memory_gib);
+    TRY(plan_size("node-memory", question->node_memory, &p->node_limit, err));
     memory_setting_of(&p->spec, &p->given);
     p->samples = spec->train_batch_size / p->machine.world;
     p->uses_disk = p->node_limit || memory_setting_uses_disk(&p->given);
@@ -282,12 +281,11 @@ static enum status plan_fit_search(struct fit_plan *p, const struct machine_ques
     return STATUS_OK;
 }
 
-enum status plan_fit(const struct machine_question *question, const char *memory, const char *node_memory, int row,
-                     const struct run_spec *spec, struct error *err)
+enum status plan_fit(const struct machine_question *question, int row, const struct run_spec *spec, struct error *err)
 {
     RELEASED(fit_plan_release) struct fit_plan p = {.built = 0};
     const struct plan_choice *best, *rows[FIT_ROWS_MOST];
-    TRY(plan_fit_search(&p, question, memory, node_memory, spec, &best, err));
+    TRY(plan_fit_search(&p, question, spec, &best, err));
     int count = 0;
     rows[count++] = best;
     for (const struct plan_choice *c = p.fitting; c < p.fitting + p.fits; c++)
@@ -310,7 +308,7 @@ enum status plan_fit_choose(const struct machine_question *question, const struc
 {
     RELEASED(fit_plan_release) struct fit_plan p = {.built = 0};
     const struct plan_choice *best;
-    TRY(plan_fit_search(&p, question, NULL, NULL, spec, &best, err));
+    TRY(plan_fit_search(&p, question, spec, &best, err));
     *choice = *best;
     return STATUS_OK;
 }

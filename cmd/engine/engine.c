@@ -222,7 +222,7 @@ static enum status engine_shards(struct engine *t, struct error *err)
     spec_resolve_model(t->spec, t->desc.hidden_size);
     const bool preference = t->spec->preference.loss != PREFERENCE_NONE;
     t->extra_sums = (t->desc.experts.count ? 1 + (int)t->desc.experts.count : 0) + (preference ? PREFERENCE_SUMS : 0);
-    TRY(engine_samples_new(t->spec, &t->desc, &t->samples, err));
+    TRY(engine_read_samples(t, err));
     tensor_table_build_for(&t->desc, t->spec->optimizer.type == OPTIMIZER_ADAMW8BIT, &t->table);
     TRY(engine_adapt(t, err));
     TRY(engine_store_base(t, err));

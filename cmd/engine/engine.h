@@ -53,14 +53,6 @@ struct engine_samples {
     struct generator *generator; /* owned; made when the transformer is */
 };
 
-/* Reads the prompts of the spec; *samples NULL: it has none. STATUS_USAGE, with the prompt's number: a text without a
- * tokenizer; an id outside the vocabulary; a prompt that fills data.seq_length; no causal language model. */
-enum status engine_samples_new(const struct run_spec *spec, const struct model_desc *desc,
-                               struct engine_samples **samples, struct error *err);
-
-void engine_samples_free(struct engine_samples *samples); /* NULL is allowed */
-RELEASER(engine_samples_drop, struct engine_samples, engine_samples_free)
-
 /* What stands in for the machine of a run that is only planned. */
 struct simulation {
     struct device *device;   /* owned by the engine from engine_build() on */
@@ -153,6 +145,12 @@ enum status engine_describe_model(const struct run_spec *spec, bool notices, str
  * device_open(). comm is NULL for a plan; otherwise this is collective, and all ranks fail if one does. */
 enum status engine_build(struct engine *engine, struct run_spec *spec, int rank, int world, struct comm *comm,
                          int threads, struct error *err);
+
+/* Reads the prompts of the spec into engine->samples, which stays NULL if it has none. STATUS_USAGE, with the prompt's
+ * number: a text without a tokenizer; an id outside the vocabulary; a prompt that fills data.seq_length; no causal
+ * language model. */
+enum status engine_read_samples(struct engine *engine, struct error *err);
+void engine_samples_free(struct engine_samples *samples); /* NULL is allowed */
 
 /* After engine_build(): the bytes of activations that each rank would hold under a policy of recomputation. */
 enum status engine_activation_bytes(const struct engine *engine, enum recompute policy, size_t *bytes,

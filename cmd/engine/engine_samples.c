@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/engine/engine.h"
 
-static enum status read_prompt(const struct run_spec *spec, const struct model_desc *desc, int i,
-                               struct engine_samples *s, struct error *err)
+static enum status read_prompt(const struct engine *t, int i, struct error *err)
 {
+    const struct run_spec *spec = t->spec;
+    struct engine_samples *s = t->samples;
     const struct spec_prompt *prompt = &spec->train.samples[i];
     struct token_list *tokens = &s->prompts[i];
     for (int64_t k = 0; k < prompt->count; k++) token_list_add(tokens, prompt->tokens[k]);
@@ -14,10 +15,10 @@ static enum status read_prompt(const struct run_spec *spec, const struct model_d
         return error_set(err, STATUS_USAGE,
                          "it is empty, and the model has no bos_token_id to begin from; hint: give it a text");
     for (size_t k = 0; k < tokens->count; k++)
-        if (tokens->ids[k] >= desc->vocab_size)
+        if (tokens->ids[k] >= t->desc.vocab_size)
             return error_set(err, STATUS_USAGE,
                              "token %" PRId32 " is not in the model's vocabulary: ids are 0 to %" PRId64,
-                             tokens->ids[k], desc->vocab_size - 1);
+                             tokens->ids[k], t->desc.vocab_size - 1);
     if ((int64_t)tokens->count >= spec->data.seq_length)
         return error_set(err, STATUS_USAGE,
                          "%zu tokens leave no room in data.seq_length %" PRId64 "; hint: shorten the prompt",
@@ -43,23 +44,20 @@ static enum status open_tokenizer(const struct run_spec *spec, struct engine_sam
     return status == STATUS_USAGE ? error_hint(err, "give prompts as lists of token ids, [[1, 2, 3]]") : status;
 }
 
-enum status engine_samples_new(const struct run_spec *spec, const struct model_desc *desc,
-                               struct engine_samples **samples, struct error *err)
+enum status engine_read_samples(struct engine *t, struct error *err)
 {
-    *samples = NULL;
+    const struct run_spec *spec = t->spec;
     if (!spec->train.num_samples) return STATUS_OK;
-    if (desc->num_labels > 0 || desc->bidirectional)
+    if (t->desc.num_labels > 0 || t->desc.bidirectional)
         return error_set(err, STATUS_USAGE, "train.samples needs a causal language model; hint: remove the key");
-    RELEASED(engine_samples_drop) struct engine_samples *s = memory_zeroed(1, sizeof *s);
+    struct engine_samples *s = t->samples = memory_zeroed(1, sizeof *s);
     s->count = spec->train.num_samples;
     s->max_tokens = spec->train.sample_tokens;
     s->prompts = memory_zeroed((size_t)s->count, sizeof *s->prompts);
     TRY(open_tokenizer(spec, s, err));
-    TRY(end_tokens_read(spec->model.folder, desc->source, &s->ends, err));
+    TRY(end_tokens_read(spec->model.folder, t->desc.source, &s->ends, err));
     for (int i = 0; i < s->count; i++)
-        if (read_prompt(spec, desc, i, s, err) != STATUS_OK)
-            return error_prefix(err, "train.samples: prompt %d", i + 1);
-    *samples = TAKEN(s);
+        if (read_prompt(t, i, err) != STATUS_OK) return error_prefix(err, "train.samples: prompt %d", i + 1);
     return STATUS_OK;
 }
 

@@ -12,6 +12,8 @@ struct machine_question {
     const char *device; /* "h100"; NULL: that */
     const char *link;   /* "400Gbit": of the network where there are several nodes, else inside the node; NULL: usual */
     const char *assume; /* "bf16-logits,fused-bias"; NULL: nothing */
+    const char *memory; /* --fit: of each GPU, "80GiB"; NULL: train.memory_limit, else all */
+    const char *node_memory; /* --fit: of a node's host; NULL: enough */
 };
 
 struct simulated_machine {

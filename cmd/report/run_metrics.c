@@ -272,6 +272,17 @@ static void take_object(struct run_metrics *metrics, const json_t *object, int64
         take_sample(metrics, object, step);
 }
 
+/* object: NULL where the line is not JSON. */
+static void take_line(struct run_metrics *metrics, const json_t *object)
+{
+    const json_t *step = json_object_get(object, "step");
+    metrics->lines++;
+    if (json_is_integer(step) && json_integer_value(step) >= 0)
+        take_object(metrics, object, json_integer_value(step));
+    else if (!metrics->damaged++)
+        metrics->first_damaged = metrics->lines;
+}
+
 enum status run_metrics_read(struct run_metrics *metrics, bool *changed, struct error *err)
 {
     struct stat facts;
@@ -297,12 +308,7 @@ enum status run_metrics_read(struct run_metrics *metrics, bool *changed, struct 
         metrics->torn = reader.text[reader.length - 1] != '\n';
         if (metrics->torn) break;
         metrics->offset += (int64_t)reader.length;
-        metrics->lines++;
-        const json_t *step = json_object_get(reader.object, "step"); /* NULL also where the line is not JSON */
-        if (json_is_integer(step) && json_integer_value(step) >= 0)
-            take_object(metrics, reader.object, json_integer_value(step));
-        else if (!metrics->damaged++)
-            metrics->first_damaged = metrics->lines;
+        take_line(metrics, reader.object);
     }
     *changed = *changed || metrics->lines != before || !known;
     return seeks ? metrics_reader_check(&reader, err) : STATUS_OK;

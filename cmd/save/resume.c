@@ -100,18 +100,20 @@ void begin_next_epoch(struct train_position *position)
     position->epoch_end = false;
 }
 
-enum status resume_position(const struct checkpoint *checkpoint, const struct early_stop_rules *rules,
-                            int64_t steps_per_epoch, const struct data_fingerprint *data_fingerprint,
+enum status resume_position(const struct checkpoint *checkpoint, const struct engine *t,
                             struct train_position *position, struct error *err)
 {
-    if (checkpoint->data_fingerprint.first && !data_fingerprint_equal(&checkpoint->data_fingerprint, data_fingerprint))
+    const int64_t steps_per_epoch = t->steps_per_epoch;
+    if (checkpoint->data_fingerprint.first &&
+        !data_fingerprint_equal(&checkpoint->data_fingerprint, &t->sources.fingerprint))
         return error_set(
             err, STATUS_DATA,
             "data.train holds other data than when checkpoint '%s' was written (other sizes, tokens or loss masks); "
             "hint: put the shards back, or start a new run with model.pretrained from 'ztrain export'",
             checkpoint->path);
     *position = checkpoint->position;
-    position->stopped_early = position->stopped_early && early_stop_reached(&position->stopping, rules);
+    position->stopped_early =
+        position->stopped_early && early_stop_reached(&position->stopping, &t->spec->train.early_stopping);
     if (position->epoch_end) begin_next_epoch(position);
     int64_t epoch = position->step / steps_per_epoch + 1, step_in_epoch = position->step % steps_per_epoch;
     if (position->evaluation_due && step_in_epoch == 0) { /* the epoch ends after the evaluation */

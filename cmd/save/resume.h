@@ -7,6 +7,8 @@
 #include "cmd/run/run_folder.h"
 #include "core/spec/spec.h"
 
+struct engine;
+
 /* Collective: opens the checkpoint on all ranks; of a run folder the newest valid one, which rank 0 chooses. Every rank
  * verifies its share; the first fault in the files decides. A file that cannot be read is not damaged: it is read again
  * within the limits of `retry`, now and on loading, and then is STATUS_CHECKPOINT, with the cause. STATUS_REQUEUE:
@@ -31,8 +33,7 @@ enum status resume_dry(const char *resume, const struct run_home *home, struct r
                        const char *source, struct error *err);
 
 /* Where training continues, with the data of now. A run that ended early continues with a larger patience. */
-enum status resume_position(const struct checkpoint *checkpoint, const struct early_stop_rules *rules,
-                            int64_t steps_per_epoch, const struct data_fingerprint *data_fingerprint,
+enum status resume_position(const struct checkpoint *checkpoint, const struct engine *engine,
                             struct train_position *position, struct error *err);
 
 /* Moves a position from the end of an epoch to the beginning of the next. */

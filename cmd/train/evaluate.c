@@ -8,7 +8,7 @@
 /* What an evaluation adds up, over the batches of a rank and then over all ranks. */
 struct evaluation {
     double *losses; /* owned (turns) */
-    double *all;    /* owned (world · turns): by gather_losses() */
+    double *all;    /* owned (world · turns): by gather() */
     double *sums;   /* owned (num_sums): targets, then the counts */
     int num_sums;   /* 1 of a language model, 1 + CLASS_COUNT_ROWS · classes of a classifier, 1 + PREFERENCE_SUMS */
     double *counts; /* (CLASS_COUNT_ROWS, classes) of eval_metric.h, in sums; NULL: a language model */
@@ -86,22 +86,16 @@ static enum status report(struct run *run, const struct evaluation *e, struct er
     return STATUS_OK;
 }
 
-/* e->all = the losses in the order of virtual ranks. */
-static enum status gather_losses(const struct run *run, struct evaluation *e, struct error *err)
+/* Adds up what the ranks have: e->all = the losses in the order of virtual ranks, e->sums = the sums. */
+static enum status gather(const struct run *run, struct evaluation *e, struct error *err)
 {
     const int world = run->engine.world, turns = run->engine.turns;
+    const int most = COMM_EXCHANGE_MAX / (int)sizeof *e->sums; /* that comm_sum() takes at a time */
     OWNED double *of_ranks = memory_zeroed((size_t)(world * turns), sizeof *of_ranks);
     TRY(comm_exchange(run->comm, e->losses, (size_t)turns * sizeof *e->losses, of_ranks, err));
     for (int v = 0; v < world * turns; v++) e->all[v] = of_ranks[v % world * turns + v / world];
-    return STATUS_OK;
-}
-
-/* comm_sum() takes COMM_EXCHANGE_MAX bytes at a time. */
-static enum status sum_over_ranks(struct comm *comm, struct evaluation *e, struct error *err)
-{
-    const int most = COMM_EXCHANGE_MAX / (int)sizeof *e->sums;
     for (int at = 0; at < e->num_sums; at += most)
-        TRY(comm_sum(comm, e->sums + at, e->num_sums - at < most ? e->num_sums - at : most, err));
+        TRY(comm_sum(run->comm, e->sums + at, e->num_sums - at < most ? e->num_sums - at : most, err));
     return STATUS_OK;
 }
 
@@ -147,8 +141,7 @@ static enum status keep_part(struct run *run, struct evaluation *e, struct error
                              .num_counts = e->num_sums,
                              .counts = e->sums};
     if (!done) return STATUS_OK;
-    TRY(gather_losses(run, e, err));
-    TRY(sum_over_ranks(run->comm, e, err));
+    TRY(gather(run, e, err));
     run->evaluation_part = eval_part_to_json(&part);
     if (run->evaluation_part && run->boot->rank == 0)
         log_info("the evaluation after step %" PRId64 " is broken off: %" PRId64 " of %" PRId64 " samples are done",
@@ -186,8 +179,7 @@ static enum status evaluate(struct run *run, struct evaluation *e, struct error 
     for (int i = 0; preference && i < preference->turns * PREFERENCE_SUMS; i++)
         e->sums[1 + i % PREFERENCE_SUMS] += preference->sums[i];
     if (run->position.evaluation_due) return keep_part(run, e, err);
-    TRY(gather_losses(run, e, err));
-    TRY(sum_over_ranks(run->comm, e, err));
+    TRY(gather(run, e, err));
     return report(run, e, err);
 }
 

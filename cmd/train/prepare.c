@@ -76,8 +76,7 @@ static enum status prepare_data(struct run *run, struct error *err)
     const struct checkpoint *checkpoint = run->checkpoint;
     if (!checkpoint) return STATUS_OK;
     const struct loss_scaler initial = run->position.scaler;
-    TRY(resume_position(checkpoint, &run->spec->train.early_stopping, run->engine.steps_per_epoch,
-                        &run->engine.sources.fingerprint, &run->position, err));
+    TRY(resume_position(checkpoint, &run->engine, &run->position, err));
     const size_t folder = strlen(run->folder.checkpoints);
     const bool here = !strncmp(checkpoint->path, run->folder.checkpoints, folder) && checkpoint->path[folder] == '/';
     run->evaluation_part = run->position.evaluation_due ? json_incref(checkpoint->evaluation_part) : NULL;

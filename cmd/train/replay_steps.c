@@ -241,33 +241,21 @@ static enum status replay_differs(const struct run *run, int64_t step, const cha
                      what, now, recorded, run->home.path);
 }
 
-/* metrics.jsonl has all bits of a number, but no NaN and no infinity. */
-static enum status replay_compare_number(const struct run *run, int64_t step, const char *what, double now,
-                                         double recorded, struct error *err)
-{
-    char texts[2][32];
-    if (isfinite(now) ? now == recorded : !isfinite(recorded)) return STATUS_OK;
-    snprintf(texts[0], sizeof texts[0], "%.17g", now);
-    snprintf(texts[1], sizeof texts[1], "%.17g", recorded);
-    return replay_differs(run, step, what, texts[0], texts[1], err);
-}
-
-static enum status replay_compare_hash(const struct run *run, int64_t step, const char *what, uint64_t now,
-                                       uint64_t recorded, struct error *err)
-{
-    if (now == recorded) return STATUS_OK;
-    return replay_differs(run, step, what, hash_digits(now).text, hash_digits(recorded).text, err);
-}
-
 enum status replay_compare_step(const struct run *run, const struct step_metrics *m, struct error *err)
 {
     const struct replay_record *record = replay_record_of(run->replay, m->step);
     const double now[NUMBERS] = {m->loss, m->grad_norm, m->lr}; /* the rate differs if the schedule is another now */
     enum status status = STATUS_OK;
-    for (int i = 0; i < NUMBERS && record->known && status == STATUS_OK; i++)
-        status = replay_compare_number(run, m->step, number_names[i], now[i], record->numbers[i], err);
-    if (record->hashed && status == STATUS_OK)
-        status = replay_compare_hash(run, m->step, "the hash of the parameters", m->hash, record->hash, err);
+    for (int i = 0; i < NUMBERS && record->known && status == STATUS_OK; i++) {
+        char texts[2][32]; /* metrics.jsonl has all bits of a number, but no NaN and no infinity */
+        if (isfinite(now[i]) ? now[i] == record->numbers[i] : !isfinite(record->numbers[i])) continue;
+        snprintf(texts[0], sizeof texts[0], "%.17g", now[i]);
+        snprintf(texts[1], sizeof texts[1], "%.17g", record->numbers[i]);
+        status = replay_differs(run, m->step, number_names[i], texts[0], texts[1], err);
+    }
+    if (record->hashed && status == STATUS_OK && m->hash != record->hash)
+        status = replay_differs(run, m->step, "the hash of the parameters", hash_digits(m->hash).text,
+                                hash_digits(record->hash).text, err);
     if (run->boot->rank == 0)
         log_info("%8" PRId64 "  %-18.9g %-18.9g %-16s  %s", m->step, m->loss, m->grad_norm,
                  m->hashed ? hash_digits(m->hash).text : "-",
@@ -293,7 +281,9 @@ enum status replay_finish(struct run *run, struct error *err)
         char what[CHECKPOINT_NAME_MAX + 64];
         snprintf(what, sizeof what, "the hash of %s after it (checkpoint %s)", state_hash_name((enum state_kind)s),
                  replay->end.name);
-        status = replay_compare_hash(run, replay->step, what, hashes[s], replay->end.hashes[s], err);
+        if (hashes[s] != replay->end.hashes[s])
+            status = replay_differs(run, replay->step, what, hash_digits(hashes[s]).text,
+                                    hash_digits(replay->end.hashes[s]).text, err);
     }
     TRY(run_agree(run, status, err));
     if (run->boot->rank != 0) return STATUS_OK;
