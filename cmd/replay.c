@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* replay.c: `ztrain replay RUN --step S`, the command: its options. cmd/train/replay_steps.h has the replay. */
+/* replay.c: `ztrain replay RUN --step S`, the command: its options. cmd/train/replay_steps.c has the replay. */
 #include "cmd/command_line.h"
 #include "cmd/options.h"
 #include "cmd/run/stop_signal.h"

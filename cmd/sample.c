@@ -56,38 +56,12 @@ static const struct command_line command_line = {
     "sample",         USAGE, "folder", 1, "ztrain sample DIR --prompt TEXT, or --prompt-tokens 1,2,3", options,
     COUNT_OF(options)};
 
-struct task {
-    struct token_list prompt;    /* owned */
-    struct tokenizer *tokenizer; /* owned; NULL: the prompt is given as ids, and so is the continuation */
-    int64_t max_tokens;
-    struct sampler_settings settings;
-};
-
-static enum status read_sample_settings(const struct arguments *a, struct task *task, struct error *err)
-{
-    const bool draws = a->top_k || a->top_p || a->seed;
-    struct sampler_settings *s = &task->settings;
-    int64_t seed = 1234;
-    *s = (struct sampler_settings){.temperature = draws ? 1 : 0, .top_p = 1};
-    task->max_tokens = 128;
-    TRY(option_integer("max-tokens", a->max_tokens, "a whole number", 1, INT32_MAX, &task->max_tokens, err));
-    TRY(option_integer("top-k", a->top_k, "a whole number", 0, INT32_MAX, &s->top_k, err));
-    TRY(option_integer("seed", a->seed, "a whole number", 0, INT64_MAX, &seed, err));
-    TRY(option_real("temperature", a->temperature, "0 (greedy) or higher", 0, DBL_MAX, &s->temperature, err));
-    TRY(option_real("top-p", a->top_p, "above 0 and at most 1", DBL_MIN, 1, &s->top_p, err));
-    s->seed = (uint64_t)seed;
-    if (s->temperature == 0 && draws)
-        return error_set(err, STATUS_USAGE,
-                         "--temperature 0 takes the most probable token: --top-k, --top-p and --seed have no effect "
-                         "with it; hint: leave them out, or set a temperature above 0");
-    return STATUS_OK;
-}
-
 /* ---- the model ----------------------------------------------------------- */
 
-/* A trained model that generates, alone on one device. */
+/* A trained model that continues a prompt, alone on one device. */
 struct sample_model {
-    const char *folder; /* `found`, checkpoint->path, or an adapter's base: config.json, tokenizer.json … */
+    const struct arguments *a; /* borrowed */
+    const char *folder;        /* `found`, checkpoint->path, or an adapter's base: config.json, tokenizer.json … */
     char found[FS_PATH_MAX];
     struct checkpoint *checkpoint; /* owned; NULL: a Hugging Face folder */
     struct adapter_config adapter; /* owned: of a PEFT folder, whose settings are on */
@@ -107,7 +81,33 @@ struct sample_model {
     void **units; /* owned [num_units]: the units' parameters, in the arena */
     void *workspace;
     struct param_verbs verbs;
+
+    struct token_list prompt;    /* owned */
+    struct tokenizer *tokenizer; /* owned; NULL: the prompt is given as ids, and so is the continuation */
+    int64_t max_tokens;          /* of the continuation; once it is prepared, at most as many as there is room for */
+    struct sampler_settings settings;
 };
+
+static enum status read_sample_settings(struct sample_model *m, struct error *err)
+{
+    const struct arguments *a = m->a;
+    const bool draws = a->top_k || a->top_p || a->seed;
+    struct sampler_settings *s = &m->settings;
+    int64_t seed = 1234;
+    *s = (struct sampler_settings){.temperature = draws ? 1 : 0, .top_p = 1};
+    m->max_tokens = 128;
+    TRY(option_integer("max-tokens", a->max_tokens, "a whole number", 1, INT32_MAX, &m->max_tokens, err));
+    TRY(option_integer("top-k", a->top_k, "a whole number", 0, INT32_MAX, &s->top_k, err));
+    TRY(option_integer("seed", a->seed, "a whole number", 0, INT64_MAX, &seed, err));
+    TRY(option_real("temperature", a->temperature, "0 (greedy) or higher", 0, DBL_MAX, &s->temperature, err));
+    TRY(option_real("top-p", a->top_p, "above 0 and at most 1", DBL_MIN, 1, &s->top_p, err));
+    s->seed = (uint64_t)seed;
+    if (s->temperature == 0 && draws)
+        return error_set(err, STATUS_USAGE,
+                         "--temperature 0 takes the most probable token: --top-k, --top-p and --seed have no effect "
+                         "with it; hint: leave them out, or set a temperature above 0");
+    return STATUS_OK;
+}
 
 static bool sample_has_file(const char *dir, const char *name)
 {
@@ -115,8 +115,9 @@ static bool sample_has_file(const char *dir, const char *name)
     return fs_join(path, dir, name, STATUS_DATA, NULL) == STATUS_OK && fs_exists(path);
 }
 
-static enum status read_peft_description(struct sample_model *m, const char *dir, const char *moved, struct error *err)
+static enum status read_peft_description(struct sample_model *m, struct error *err)
 {
+    const char *dir = m->found;
     TRY(adapter_config_load(dir, &m->adapter, err));
     m->adapter.settings.on = true;
     if (m->adapter.task_type && !strcmp(m->adapter.task_type, "SEQ_CLS")) {
@@ -124,7 +125,7 @@ static enum status read_peft_description(struct sample_model *m, const char *dir
                   PRINTABLE(dir));
         return error_hint(err, "name that of a causal language model");
     }
-    const char *base = moved ? moved : m->adapter.base_model;
+    const char *base = m->a->base ? m->a->base : m->adapter.base_model;
     if (!base || !model_folder_find(base, m->base.folder)) {
         error_set(err, STATUS_DATA, "the base model of the adapter '%s' is not there: '%s'", PRINTABLE(dir),
                   PRINTABLE(base ? base : "base_model_name_or_path is not set"));
@@ -136,9 +137,10 @@ static enum status read_peft_description(struct sample_model *m, const char *dir
     return model_desc_load(m->base.folder, &m->desc, err);
 }
 
-static enum status read_description(struct sample_model *m, const char *dir, const struct arguments *a,
-                                    struct error *err)
+static enum status read_description(struct sample_model *m, struct error *err)
 {
+    const struct arguments *a = m->a;
+    const char *dir = m->found;
     const bool checkpoints = sample_has_file(dir, "manifest.json") || sample_has_file(dir, "checkpoints");
     const bool config = sample_has_file(dir, "config.json"),
                peft = !config && sample_has_file(dir, ADAPTER_CONFIG_FILE);
@@ -147,7 +149,7 @@ static enum status read_description(struct sample_model *m, const char *dir, con
         return error_set(err, STATUS_USAGE, "--best is for runs, and '%s' is a %s folder", PRINTABLE(dir),
                          peft ? "PEFT" : "Hugging Face");
     if (folder) m->folder = dir;
-    if (peft) return read_peft_description(m, dir, a->base, err);
+    if (peft) return read_peft_description(m, err);
     if (folder && a->base)
         return error_set(err, STATUS_USAGE, "--base is for adapters, and '%s' is a whole model; hint: leave it out",
                          PRINTABLE(dir));
@@ -169,18 +171,17 @@ static enum status read_description(struct sample_model *m, const char *dir, con
 }
 
 /* Finds the model, and reads its description. After an error too, close_model() frees everything. */
-static enum status open_model(struct sample_model *m, const struct arguments *a, struct error *err)
+static enum status open_model(struct sample_model *m, struct error *err)
 {
-    const char *dir = a->dir;
+    const char *dir = m->a->dir;
     bool there;
-    memset(m, 0, sizeof *m);
     if (!model_folder_find(dir, m->found)) {
         TRY(fs_find_dir(dir, &there, STATUS_CHECKPOINT, err));
         if (model_folder_is_name(dir)) return model_folder_missing(dir, STATUS_USAGE, err);
         error_set(err, STATUS_USAGE, "'%s' is not a folder", PRINTABLE(dir));
         return error_hint(err, "name a checkpoint, a run or a Hugging Face folder");
     }
-    TRY(read_description(m, m->found, a, err));
+    TRY(read_description(m, err));
     if (m->desc.num_labels > 0)
         error_set(err, STATUS_USAGE, "'%s' is a classifier, which has no next token to sample", PRINTABLE(m->folder));
     else if (m->desc.bidirectional)
@@ -307,9 +308,9 @@ static enum status read_weights(struct sample_model *m, struct error *err)
 }
 
 /* Opens the device and reads the weights. prompt, context: tokens of the prompt, and of the whole sequence. */
-static enum status start_model(struct sample_model *m, const struct arguments *a, int64_t prompt, int64_t context,
-                               struct error *err)
+static enum status start_model(struct sample_model *m, int64_t prompt, int64_t context, struct error *err)
 {
+    const struct arguments *a = m->a;
     char why[256];
     const bool cuda = strcmp(a->device, "cpu") != 0 && device_cuda_available(why);
     if (!cuda && !strcmp(a->device, "cuda")) return error_set(err, STATUS_DEVICE, "--device cuda: %s", why);
@@ -369,13 +370,15 @@ static void close_model(struct sample_model *m)
     checkpoint_close(m->checkpoint);
     adapter_config_release(&m->adapter);
     peft_base_release(&m->base);
-    memset(m, 0, sizeof *m);
+    token_list_release(&m->prompt);
+    tokenizer_free(m->tokenizer);
+    *m = (struct sample_model){.a = m->a};
 }
 
 /* ---- the prompt ---------------------------------------------------------- */
 
 /* "1,2,3", with blanks around the numbers if the caller likes. */
-static enum status read_sample_ids(const char *text, struct task *task, struct error *err)
+static enum status read_sample_ids(const char *text, struct token_list *ids, struct error *err)
 {
     for (const char *at = text;;) {
         char *end;
@@ -385,20 +388,20 @@ static enum status read_sample_ids(const char *text, struct task *task, struct e
         if (end == at || errno || id < 0 || id > INT32_MAX || (end[blanks] && end[blanks] != ','))
             return error_set(err, STATUS_USAGE,
                              "--prompt-tokens: token ids with commas expected, as in 1,2,3, not '%s'", PRINTABLE(text));
-        token_list_add(&task->prompt, (int32_t)id);
+        token_list_add(ids, (int32_t)id);
         if (!end[blanks]) return STATUS_OK;
         at = end + blanks + 1;
     }
 }
 
-static enum status check_prompt(const struct sample_model *model, const struct task *task, struct error *err)
+static enum status check_prompt(const struct sample_model *model, struct error *err)
 {
-    const int64_t num_prompt = (int64_t)task->prompt.count;
+    const int64_t num_prompt = (int64_t)model->prompt.count;
     for (int64_t i = 0; i < num_prompt; i++)
-        if (task->prompt.ids[i] >= model->desc.vocab_size)
+        if (model->prompt.ids[i] >= model->desc.vocab_size)
             return error_set(err, STATUS_USAGE,
                              "token %" PRId32 " of the prompt is not in the model's vocabulary: ids are 0 to %" PRId64,
-                             task->prompt.ids[i], model->desc.vocab_size - 1);
+                             model->prompt.ids[i], model->desc.vocab_size - 1);
     if (num_prompt == 0)
         return error_set(err, STATUS_USAGE,
                          "the prompt is empty, and the model has no bos_token_id to begin from; hint: give it a text");
@@ -412,18 +415,9 @@ static enum status check_prompt(const struct sample_model *model, const struct t
 
 /* ---- the continuation ---------------------------------------------------- */
 
-/* The continuation on stdout, as it comes: text, or token ids with commas. Half a character waits for its rest. */
-struct output {
-    const struct tokenizer *tokenizer; /* borrowed; NULL: ids are printed */
-    struct text_stream stream;
-    struct text text; /* owned: of the last token */
-    int64_t count;    /* ids so far */
-};
-
-/* Prints output->text, and empties it; what was printed before it becomes visible. */
-static enum status print_sample_text(struct output *output, struct error *err)
+/* Prints a text, and empties it; what was printed before it becomes visible. */
+static enum status print_sample_text(struct text *text, struct error *err)
 {
-    struct text *text = &output->text;
     if (text->count && isatty(STDOUT_FILENO))
         printable_put(stdout, text->bytes, text->count);
     else if (text->count)
@@ -433,13 +427,16 @@ static enum status print_sample_text(struct output *output, struct error *err)
     return error_set(err, STATUS_USAGE, "cannot write to standard output: %s", strerror(errno));
 }
 
-static enum status continue_prompt(struct sample_model *model, const struct task *task, int64_t most,
-                                   struct sampler *sampler, struct output *output, struct error *err)
+/* On stdout, as it comes: text, or token ids with commas. Half a character waits for its rest. */
+static enum status continue_prompt(struct sample_model *model, struct error *err)
 {
+    RELEASED(sampler_drop) struct sampler *sampler = sampler_new(&model->settings, model->desc.vocab_size);
+    RELEASED(text_release) struct text text = {0}; /* of the last token */
+    struct text_stream stream = {.count = 0};
     float *logits;
-    TRY(generator_feed(model->generator, task->prompt.ids, (int64_t)task->prompt.count, &model->verbs, model->stream,
+    TRY(generator_feed(model->generator, model->prompt.ids, (int64_t)model->prompt.count, &model->verbs, model->stream,
                        &logits, err));
-    for (int64_t i = 0; i < most; i++) {
+    for (int64_t i = 0; i < model->max_tokens; i++) {
         const int64_t token = sampler_choose(sampler, logits, (uint64_t)i);
         if (token < 0)
             return error_set(err, STATUS_DATA,
@@ -448,87 +445,67 @@ static enum status continue_prompt(struct sample_model *model, const struct task
                              i + 1);
         const int32_t next = (int32_t)token;
         const bool ends = end_tokens_have(&model->ends, token);
-        if (!output->tokenizer)
-            printf("%s%lld", output->count++ ? "," : "", (long long)token);
+        if (!model->tokenizer)
+            printf("%s%lld", i ? "," : "", (long long)token);
         else if (!ends) /* the token that ends the text is not shown in it */
-            text_stream_push(&output->stream, output->tokenizer, next, true, &output->text);
-        TRY(print_sample_text(output, err));
-        if (ends || i + 1 == most) break;
+            text_stream_push(&stream, model->tokenizer, next, true, &text);
+        TRY(print_sample_text(&text, err));
+        if (ends || i + 1 == model->max_tokens) break;
         TRY(generator_feed(model->generator, &next, 1, &model->verbs, model->stream, &logits, err));
     }
-    if (output->tokenizer) text_stream_end(&output->stream, &output->text);
-    text_add(&output->text, "\n", 1);
-    return print_sample_text(output, err);
+    if (model->tokenizer) text_stream_end(&stream, &text);
+    text_add(&text, "\n", 1);
+    return print_sample_text(&text, err);
 }
 
-/* Reads the model, and checks the prompt against it. *most: the tokens that can follow. */
-static enum status prepare(struct sample_model *model, const struct arguments *a, struct task *task, int64_t *most,
-                           struct error *err)
+/* Reads the model, and checks the prompt against it. */
+static enum status prepare(struct sample_model *model, struct error *err)
 {
-    TRY(open_model(model, a, err));
-    if (a->prompt) {
-        token_list_release(&task->prompt);
-        tokenizer_free(TAKEN(task->tokenizer));
-        const enum status status = tokenizer_folder_open(model->folder, &task->tokenizer, err);
-        if (status == STATUS_USAGE) /* there is none that ztrain reads */
-            error_hint(err, "--prompt-tokens 1,2,3 takes token ids");
-        TRY(status);
-        TRY(tokenizer_encode(task->tokenizer, a->prompt, strlen(a->prompt), true, &task->prompt, err));
-        if (task->prompt.count == 0 && model->ends.begin >= 0 && model->ends.begin <= INT32_MAX)
-            token_list_add(&task->prompt, (int32_t)model->ends.begin); /* as the tokenizer puts nothing before it */
-    }
-    TRY(check_prompt(model, task, err));
-    const int64_t num_prompt = (int64_t)task->prompt.count;
-    const int64_t room = model_desc_longest(&model->desc) - num_prompt;
-    *most = task->max_tokens < room ? task->max_tokens : room;
-    return start_model(model, a, num_prompt, num_prompt + *most, err);
-}
-
-static enum status sample(struct sample_model *model, const struct arguments *a, struct task *task, struct error *err)
-{
-    struct sampler *sampler;
-    RELEASED(tokenizer_drop) struct tokenizer *unused = NULL;
-    struct error why;
-    int64_t most = 0;
-    enum status status = STATUS_OK;
-    bool again = true;
-    TRY(read_sample_settings(a, task, err));
+    const struct arguments *a = model->a;
+    TRY(read_sample_settings(model, err));
     if (strcmp(a->device, "auto") != 0 && strcmp(a->device, "cpu") != 0 && strcmp(a->device, "cuda") != 0)
         return error_set(err, STATUS_USAGE, "--device must be auto, cpu or cuda, not '%s'", PRINTABLE(a->device));
     if (a->dtype && dtype_find(a->dtype) == DTYPE_COUNT)
         return error_set(err, STATUS_USAGE, "--dtype must be fp32, bf16 or fp16, not '%s'", PRINTABLE(a->dtype));
-    if (a->prompt_tokens) TRY(read_sample_ids(a->prompt_tokens, task, err));
-    for (int i = 0; i < CHECKPOINT_TRIES && again; i++) { /* a run that trains meanwhile deletes checkpoints */
-        close_model(model);
-        status = prepare(model, a, task, &most, err);
-        again = status == STATUS_CHECKPOINT && model->checkpoint && checkpoint_is_gone(model->checkpoint);
+    if (a->prompt_tokens) TRY(read_sample_ids(a->prompt_tokens, &model->prompt, err));
+    TRY(open_model(model, err));
+    if (a->prompt) {
+        const enum status status = tokenizer_folder_open(model->folder, &model->tokenizer, err);
+        if (status == STATUS_USAGE) /* there is none that ztrain reads */
+            error_hint(err, "--prompt-tokens 1,2,3 takes token ids");
+        TRY(status);
+        TRY(tokenizer_encode(model->tokenizer, a->prompt, strlen(a->prompt), true, &model->prompt, err));
+        if (model->prompt.count == 0 && model->ends.begin >= 0 && model->ends.begin <= INT32_MAX)
+            token_list_add(&model->prompt, (int32_t)model->ends.begin); /* as the tokenizer puts nothing before it */
     }
-    TRY(status);
-    sampler = sampler_new(&task->settings, model->desc.vocab_size);
-    /* ids were given, and ids are printed; a notice if the folder has a tokenizer that ztrain does not read */
-    if (a->prompt_tokens && tokenizer_folder_has(model->folder) &&
-        tokenizer_folder_open(model->folder, &unused, &why) == STATUS_USAGE)
-        log_warn("%s; the continuation is printed as token ids", why.text);
-    struct output output = {.tokenizer = task->tokenizer};
-    status = continue_prompt(model, task, most, sampler, &output, err);
-    text_release(&output.text);
-    sampler_free(sampler);
-    return status;
+    TRY(check_prompt(model, err));
+    const int64_t num_prompt = (int64_t)model->prompt.count;
+    model->max_tokens = min64(model->max_tokens, model_desc_longest(&model->desc) - num_prompt);
+    return start_model(model, num_prompt, num_prompt + model->max_tokens, err);
 }
 
 enum status cmd_sample(int argc, char **argv, struct error *err)
 {
-    struct arguments arguments = {.device = "auto"};
-    struct sample_model model = {0};
-    struct task task = {0};
-    TRY(command_line_parse(&command_line, argc, argv, &arguments, err));
-    if (!arguments.prompt && !arguments.prompt_tokens)
+    struct arguments a = {.device = "auto"};
+    RELEASED(close_model) struct sample_model model = {.a = &a};
+    RELEASED(tokenizer_drop) struct tokenizer *unused = NULL;
+    struct error why;
+    TRY(command_line_parse(&command_line, argc, argv, &a, err));
+    if (!a.prompt && !a.prompt_tokens)
         return error_set(err, STATUS_USAGE, "the prompt is missing; hint: %s", command_line.example);
-    if (arguments.prompt && arguments.prompt_tokens)
+    if (a.prompt && a.prompt_tokens)
         return error_set(err, STATUS_USAGE, "--prompt and --prompt-tokens are two prompts; hint: one of the two");
-    const enum status status = sample(&model, &arguments, &task, err);
-    token_list_release(&task.prompt);
-    tokenizer_free(task.tokenizer);
-    close_model(&model);
-    return status;
+    enum status status = STATUS_OK;
+    bool again = true;
+    for (int i = 0; i < CHECKPOINT_TRIES && again; i++) { /* a run that trains meanwhile deletes checkpoints */
+        close_model(&model);
+        status = prepare(&model, err);
+        again = status == STATUS_CHECKPOINT && model.checkpoint && checkpoint_is_gone(model.checkpoint);
+    }
+    TRY(status);
+    /* ids were given, and ids are printed; a notice if the folder has a tokenizer that ztrain does not read */
+    if (a.prompt_tokens && tokenizer_folder_has(model.folder) &&
+        tokenizer_folder_open(model.folder, &unused, &why) == STATUS_USAGE)
+        log_warn("%s; the continuation is printed as token ids", why.text);
+    return continue_prompt(&model, err);
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* choose.c: devices, kernels, graphs. The ranks exchange what they have, and all draw the same conclusion. */
 #include "cmd/engine/engine.h"
-#include "cmd/engine/gpu_fault.h"
 #include "comm/agree.h"
 #include "comm/gpu_binding.h"
 #include "gpu/open/device_open.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/engine/engine.h"
 
-#include "cmd/engine/gpu_fault.h"
 #include "comm/agree.h"
 #include "core/model/adapter.h"
 #include "core/model/model_folder.h"

@@ -173,6 +173,11 @@ enum status choose_sm_target(const struct engine *engine, int *ctas, struct erro
  * micro-batch takes the host about as long as the GPU needs for it. STATUS_USAGE: true, but neither is possible. */
 enum status choose_graphs(struct engine *engine, struct error *err);
 
+/* From now on device_check() asks gpu_fault.c, for GPU `index` of those that this process sees. One device at a time.
+ */
+void gpu_fault_watch(struct device *device, int index);
+void gpu_fault_unwatch(struct device *device); /* before it is closed; may be NULL, or another one */
+
 /* ---- data and weights ---------------------------------------------------- */
 
 /* Opens the shards; fills steps_per_epoch and total_steps. STATUS_DATA: they do not fit. engine_release() closes. */

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cmd/engine/gpu_fault.h"
-
-#include "core/core.h"
+/* gpu_fault.c: whose fault it is that work on this rank's GPU has failed: wrong kernels cause illegal addresses and
+ * failed launches, and so do broken GPUs. The GPU is broken (STATUS_BROKEN: scripts leave out the node) only if NVML
+ * has reported an Xid of the hardware or an ECC error since the start, or a self-test in a new process fails. Else it
+ * is a fault of software: STATUS_PEER and FAILURE_SOFTWARE. */
+#include "cmd/engine/engine.h"
 #include "gpu/cuda/nvml.h"
 
 #include <sys/wait.h>

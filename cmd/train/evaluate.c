@@ -277,8 +277,6 @@ static enum status continue_run_sample(struct run *run, int number, struct sampl
     return STATUS_OK;
 }
 
-RELEASER(sampler_drop, struct sampler, sampler_free)
-
 enum status run_samples(struct run *run, struct error *err)
 {
     const struct sampler_settings greedy = {.temperature = 0, .top_p = 1};

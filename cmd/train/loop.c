@@ -17,7 +17,6 @@
 #include "cmd/save/background_save.h"
 #include "cmd/save/resume.h"
 #include "cmd/train/rank_main.h"
-#include "cmd/train/replay_steps.h"
 #include "comm/comm_log.h"
 #include "comm/zero/zero_check.h"
 #include "core/data/token_stream.h"

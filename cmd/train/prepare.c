@@ -10,7 +10,6 @@
 #include "cmd/save/background_save.h"
 #include "cmd/save/resume.h"
 #include "cmd/train/rank_main.h"
-#include "cmd/train/replay_steps.h"
 #include "core/spec/adapter_config.h"
 #include "core/version.h"
 

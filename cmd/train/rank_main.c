@@ -18,7 +18,6 @@
 #include "cmd/observe/reports.h"
 #include "cmd/run/stop_signal.h"
 #include "cmd/save/background_save.h"
-#include "cmd/train/replay_steps.h"
 #include "cmd/train/score_rank.h"
 #include "comm/comm_log.h"
 #include "core/flight/flight.h"

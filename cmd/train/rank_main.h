@@ -44,3 +44,24 @@ enum status run_samples(struct run *run, struct error *err);
  * knows the job's end (deadline.h). Collective: sets run->stop if some rank was asked to stop, or the job's end is
  * near. The sum also has the votes on a background save, which background_save_advance() moves on. */
 enum status stop_vote(struct run *run, struct error *err);
+
+/* ---- a replay (replay_steps.c) ------------------------------------------- */
+
+/* Collective: finds the checkpoint and the records, which rank 0 reads for all, sets run->replay, run->resume and
+ * run->home, and switches off what would write. STATUS_CHECKPOINT: no such run, or no valid checkpoint before the step;
+ * STATUS_USAGE: nothing is recorded of the step, or the run cannot be replayed on this number of ranks. */
+enum status replay_open(struct run *run, struct error *err);
+
+/* Before the first step. STATUS_USAGE: the run spec has fewer steps. */
+enum status replay_begin(const struct run *run, struct error *err);
+
+/* Whether the record of this step has a hash. */
+bool replay_wants_hash(const struct run *run, int64_t step);
+
+/* Compares a step with its record; rank 0 prints a line. STATUS_DIVERGED: they differ, on all ranks alike. */
+enum status replay_compare_step(const struct run *run, const struct step_metrics *m, struct error *err);
+
+/* Compares the state after the last step with its checkpoint, and prints the verdict. Collective. */
+enum status replay_finish(struct run *run, struct error *err);
+
+void replay_free(struct replay *replay); /* NULL is allowed */

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cmd/train/replay_steps.h"
+/* replay_steps.c: `ztrain replay RUN --step S`: the steps from the newest checkpoint before S up to S once more,
+ * compared with what the run has recorded: losses, norms, hashes, and the state in the checkpoint of step S.
+ *
+ * A replay is a resumed run without a folder of its own: no lock, log, metrics, flight record, evaluations or
+ * checkpoints. So RUN may be read-only, or a run that trains meanwhile. */
+#include "cmd/train/rank_main.h"
 
 #include "ckpt/checkpoint_list.h"
 #include "ckpt/state_hash.h"

@@ -23,6 +23,7 @@ struct sampler;
 /* A sampler for `count` logits. */
 struct sampler *sampler_new(const struct sampler_settings *settings, int64_t count);
 void sampler_free(struct sampler *sampler); /* NULL is allowed */
+RELEASER(sampler_drop, struct sampler, sampler_free)
 
 /* Returns draw number `index` from logits (count); -1 if one is NaN or positive infinity. */
 int64_t sampler_choose(struct sampler *sampler, const float *logits, uint64_t index);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose fault it is that work on a GPU has failed: NVML's word, a self-test in a new process, or else software (cmd/engine/gpu_fault.h).
+"""Whose fault it is that work on a GPU has failed: NVML's word, a self-test in a new process, or else software (cmd/engine/gpu_fault.c).
 
 The planted fault comes with a kernel that a run reaches and the self-test does not, unless it shall fault as well.
 """
