@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* deadline.h: when Slurm will end the job, so that a checkpoint is written in time without any signal:
  * SLURM_JOB_END_TIME or squeue's answer, which is asked again, as scontrol can change the limit; it has five seconds.
- * Rank 0 looks at votes (stop_vote.c): the end is near when another interval as long as the longest so far, a
+ * Rank 0 looks at votes (background_save.h): the end is near when another interval as long as the longest so far, a
  * checkpoint and a reserve do not fit. */
 #pragma once
 

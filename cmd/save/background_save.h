@@ -10,10 +10,9 @@
  * thread takes that memory while the last step before the first checkpoint runs; it is pinned after that step, unless
  * the checkpoint has become the last one. If a rank cannot have it, all save as without a copy from then on. A thread
  * of each rank, the writer, does everything that touches a disk: metrics.jsonl, and each part of a save
- * (checkpoint_save.c, which says what a kill leaves). It never communicates. The votes on stopping (stop_vote.c) carry
- * three more values: the number of ranks whose writer still works, and rank 0's wish to try again or to give up. When
- * no writer works, background_save_advance() exchanges the outcomes and gives out the next part. `saving` changes hands
- * under the mutex.
+ * (checkpoint_save.c, which says what a kill leaves). It never communicates. The votes on stopping carry three more
+ * values: the number of ranks whose writer still works, and rank 0's wish to try again or to give up. When no writer
+ * works, outcomes are exchanged and the next part is given out. `saving` changes hands under the mutex.
  *
  * The last checkpoint of a run, and all of one without a copy, go through the same parts while training waits, in the
  * main thread. Between a checkpoint's name and its line in metrics.jsonl a kill leaves the line to the resume.
@@ -42,13 +41,10 @@ enum status save_checkpoint(struct run *run, bool last, struct error *err);
 /* Collective, after an evaluation: whether its scores are among the checkpoint.keep_best best ones. */
 enum status save_is_due_for_scores(struct run *run, bool *due, struct error *err);
 
-enum { BACKGROUND_VOTES = 3 };
-
-/* This rank's values for a vote; 0 if none is being written. */
-void background_save_vote(struct run *run, double votes[BACKGROUND_VOTES]);
-
-/* Moves the save on if the sums over the ranks show that no writer works. Collective; all ranks have the same error. */
-enum status background_save_advance(struct run *run, const double sums[BACKGROUND_VOTES], struct error *err);
+/* The vote on whether all ranks stop, because a signal (stop_signal.h) reaches each at another time, and only rank 0
+ * knows the job's end (deadline.h). Collective: sets run->stop if some rank was asked to stop, or the job's end is
+ * near. The sum also has the votes on a save, which moves on. */
+enum status stop_vote(struct run *run, struct error *err);
 
 /* Collective: returns when no save is under way. last: the run ends with the next one. Sets run->stop if asked to. */
 enum status background_save_wait(struct run *run, bool last, struct error *err);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* evaluate.c: the loss of the model on the validation data, and what it continues train.samples with. */
+#include "cmd/save/background_save.h"
 #include "cmd/train/rank_main.h"
 #include "core/flight/flight.h"
 #include "core/metrics/eval_part.h"

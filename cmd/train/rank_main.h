@@ -32,18 +32,13 @@ enum status run_references(struct run *run, struct error *err);
 enum status run_steps(struct run *run, struct error *err);
 
 /* With no step under way: computes the mean loss over the validation set (or its train.eval_batches first batches);
- * rank 0 logs it and writes it to the metrics. If the ranks vote to stop (stop_vote.c), run->position.evaluation_due is
+ * rank 0 logs it and writes it to the metrics. If the ranks vote to stop, run->position.evaluation_due is
  * set, and run->evaluation_part has what is done: the resumed run does the rest. */
 enum status run_evaluate(struct run *run, struct error *err);
 
 /* Continues each prompt of train.samples, and writes a line in metrics.jsonl and one on the console for it. A request
  * to stop leaves out the prompts that are not begun. */
 enum status run_samples(struct run *run, struct error *err);
-
-/* The vote on whether all ranks stop, because a signal (stop_signal.h) reaches each at another time, and only rank 0
- * knows the job's end (deadline.h). Collective: sets run->stop if some rank was asked to stop, or the job's end is
- * near. The sum also has the votes on a background save, which background_save_advance() moves on. */
-enum status stop_vote(struct run *run, struct error *err);
 
 /* ---- a replay (replay_steps.c) ------------------------------------------- */
 
