@@ -48,8 +48,6 @@ struct shown_document {
     uint8_t mask[SHOWN_TOKENS];
 };
 
-/* ---- counts -------------------------------------------------------------- */
-
 static void print_data_counts(const struct data_view *view, const struct data_summary *sum)
 {
     const struct length_summary *l = &sum->lengths;
@@ -180,8 +178,6 @@ static enum status show_pair(const struct data_view *view, int64_t number, struc
     }
     return STATUS_OK;
 }
-
-/* ---- the command --------------------------------------------------------- */
 
 static enum status show_data(const struct arguments *a, struct data_view *view, struct error *err)
 {

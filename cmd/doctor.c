@@ -414,8 +414,6 @@ static enum status doctor_test_gpu(int index, struct error *err)
     return status;
 }
 
-/* ---- the command --------------------------------------------------------- */
-
 static const char USAGE[] =
     "usage: ztrain doctor [--gpu-test [--gpu N]]\n\n"
     "Prints what ztrain finds on this machine: CPU, memory, libraries, Slurm, GPUs.\n\n"

@@ -43,6 +43,7 @@ static const char USAGE[] =
 struct arguments {
     const char *dir, *out, *dtype, *base;
     bool best, merge, force;
+    enum dtype chosen; /* by `dtype`; DTYPE_COUNT: the default */
 };
 
 static const struct option_row options[] = {
@@ -318,8 +319,6 @@ static void export_folder_close(struct export_folder *folder)
     folder->lock = NULL;
 }
 
-/* ---- the command --------------------------------------------------------- */
-
 /* vLLM takes A and B only, and their scale is lora_alpha and r. */
 static void export_notes_vllm(const json_t *adapter, const struct tensor_table *table)
 {
@@ -343,74 +342,73 @@ static bool is_same_folder(const char *a, const char *b)
            one.st_ino == other.st_ino;
 }
 
-/* dtype: DTYPE_COUNT for the default. */
-static enum status write_export_folder(const struct checkpoint *checkpoint, const struct arguments *arguments,
-                                       enum dtype dtype, struct error *err)
+static enum status write_export_folder(const struct checkpoint *checkpoint, const struct arguments *a,
+                                       struct error *err)
 {
+    const enum dtype dtype = a->chosen;
     RELEASED(export_folder_close) struct export_folder folder = {0};
-    if (is_same_folder(arguments->out, checkpoint->base.folder) || is_same_folder(arguments->out, arguments->base))
+    if (is_same_folder(a->out, checkpoint->base.folder) || is_same_folder(a->out, a->base))
         return error_set(err, STATUS_USAGE, "'%s' is the base of the %s; hint: --out names another folder",
-                         arguments->out, /* an earlier export */
+                         a->out, /* an earlier export */
                          checkpoint->adapter ? "adapter" : "multimodal model");
-    TRY(export_folder_open(&folder, arguments->out, err));
+    TRY(export_folder_open(&folder, a->out, err));
     if (checkpoint->adapter) {
         RELEASED(model_desc_release) struct model_desc desc = {0};
         RELEASED(tensor_table_release) struct tensor_table table = {0};
         RELEASED(peft_base_release) struct peft_base base = {.folder = ""};
         TRY(checkpoint_model(checkpoint, &desc, &table, err));
-        if (arguments->merge) {
-            TRY(peft_base_find(checkpoint, arguments->base, &desc, &table, &base, err));
+        if (a->merge) {
+            TRY(peft_base_find(checkpoint, a->base, &desc, &table, &base, err));
             peft_base_store(checkpoint, &desc, &table);
-            TRY(peft_merge(checkpoint, &base.source, folder.fresh, dtype, arguments->force, err));
+            TRY(peft_merge(checkpoint, &base.source, folder.fresh, dtype, a->force, err));
         } else {
-            TRY(peft_export(checkpoint, &desc, &table, folder.fresh, dtype == DTYPE_COUNT ? DTYPE_F32 : dtype,
-                            arguments->force, err));
+            TRY(peft_export(checkpoint, &desc, &table, folder.fresh, dtype == DTYPE_COUNT ? DTYPE_F32 : dtype, a->force,
+                            err));
             export_notes_vllm(checkpoint->adapter, &table);
         }
     } else {
-        TRY(huggingface_export(checkpoint, arguments->base, folder.fresh,
-                               dtype == DTYPE_COUNT ? checkpoint->dtype : dtype, 0, arguments->force, err));
+        TRY(huggingface_export(checkpoint, a->base, folder.fresh, dtype == DTYPE_COUNT ? checkpoint->dtype : dtype, 0,
+                               a->force, err));
     }
     return export_folder_publish(&folder, err);
 }
 
-static enum status check_export_options(const struct checkpoint *checkpoint, const struct arguments *arguments,
-                                        struct error *err)
+static enum status check_arguments(const struct checkpoint *checkpoint, const struct arguments *a, struct error *err)
 {
     const bool multimodal = !checkpoint->adapter && checkpoint->base.folder;
-    if (!checkpoint->adapter && (arguments->merge || (arguments->base && !multimodal)))
+    if (!checkpoint->adapter && (a->merge || (a->base && !multimodal)))
         return error_set(err, STATUS_USAGE,
                          "--%s is for runs with an adapter, and '%s' is a whole model; hint: leave it out",
-                         arguments->merge ? "merge" : "base", checkpoint->path);
-    if (arguments->base && !arguments->merge && !multimodal)
+                         a->merge ? "merge" : "base", checkpoint->path);
+    if (a->base && !a->merge && !multimodal)
         return error_set(err, STATUS_USAGE,
                          "--base is the model that --merge reads; hint: leave it out, or add --merge");
-    if (arguments->force || run_check_history(&checkpoint->position, err) == STATUS_OK) return STATUS_OK;
+    if (a->force || run_check_history(&checkpoint->position, err) == STATUS_OK) return STATUS_OK;
     error_prefix(err, "'%s'", checkpoint->path);
     return error_hint(err, "an earlier checkpoint; --force exports this one as it is");
 }
 
-/* chosen: DTYPE_COUNT for the default. *again: a run that trains has deleted or replaced the checkpoint. */
-static enum status export_once(const struct arguments *arguments, enum dtype chosen, bool *again, struct error *err)
+/* *again: a run that trains has deleted or replaced the checkpoint. */
+static enum status export_once(const struct arguments *a, bool *again, struct error *err)
 {
     RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
     *again = false;
     /* verified first: in a run folder a damaged newest checkpoint is passed over before anything is written */
-    TRY((arguments->best ? checkpoint_open_best : checkpoint_open)(arguments->dir, true, &checkpoint, err));
-    TRY(check_export_options(checkpoint, arguments, err));
-    const enum status status = write_export_folder(checkpoint, arguments, chosen, err);
+    TRY((a->best ? checkpoint_open_best : checkpoint_open)(a->dir, true, &checkpoint, err));
+    TRY(check_arguments(checkpoint, a, err));
+    const enum status status = write_export_folder(checkpoint, a, err);
     *again = status == STATUS_CHECKPOINT && checkpoint_is_gone(checkpoint);
     TRY(status);
-    const bool adapter = checkpoint->adapter, merge = arguments->merge;
+    const bool adapter = checkpoint->adapter, merge = a->merge;
     log_info("exported %s%s (step %lld) to %s in %s",
              !adapter ? ""
              : merge  ? "the model with the adapter of "
                       : "the adapter of ",
-             checkpoint->path, (long long)checkpoint->position.step, arguments->out,
-             chosen != DTYPE_COUNT ? dtype_name(chosen)
-             : !adapter            ? dtype_name(checkpoint->dtype)
-             : merge               ? "the dtype of its base"
-                                   : "fp32");
+             checkpoint->path, (long long)checkpoint->position.step, a->out,
+             a->chosen != DTYPE_COUNT ? dtype_name(a->chosen)
+             : !adapter               ? dtype_name(checkpoint->dtype)
+             : merge                  ? "the dtype of its base"
+                                      : "fp32");
     return STATUS_OK;
 }
 
@@ -434,13 +432,13 @@ enum status cmd_export(int argc, char **argv, struct error *err)
                 : "--out %.*s: the safetensors files and config.json will be in it",
             (int)(length - n), arguments.out);
     }
-    const enum dtype chosen = dtype_find(arguments.dtype);
-    if (arguments.dtype && chosen == DTYPE_COUNT)
+    arguments.chosen = dtype_find(arguments.dtype);
+    if (arguments.dtype && arguments.chosen == DTYPE_COUNT)
         return error_set(err, STATUS_USAGE, "--dtype '%s' is not supported; hint: fp32, bf16 and fp16 are",
                          arguments.dtype);
 
     bool again = true;
     enum status status = STATUS_OK;
-    for (int i = 0; i < CHECKPOINT_TRIES && again; i++) status = export_once(&arguments, chosen, &again, err);
+    for (int i = 0; i < CHECKPOINT_TRIES && again; i++) status = export_once(&arguments, &again, err);
     return status;
 }

@@ -40,8 +40,6 @@ static void report_close(struct report *report)
     for (int r = 0; r < report->count; r++) watched_run_close(&report->runs[r]);
 }
 
-/* ---- watching ------------------------------------------------------------ */
-
 static volatile sig_atomic_t asked_to_end;
 
 static void ask_report_to_end(int number)
@@ -109,8 +107,6 @@ static enum status watch_runs(struct report *report, struct error *err)
     error_set(err, STATUS_INTERRUPTED, "ended by a signal");
     return error_mark_printed(err); /* as the user wished: no error to print */
 }
-
-/* ---- the command --------------------------------------------------------- */
 
 /* Whether a file that FILE would replace is a page. *empty: it has no bytes. */
 static enum status check_replaced_report(const char *out, bool *empty, struct error *err)

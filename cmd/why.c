@@ -21,8 +21,6 @@ struct question {
     int64_t rank; /* -1: none */
 };
 
-/* ---- reading ------------------------------------------------------------- */
-
 /* The records of one start. */
 struct flight_records {
     char folder[FS_PATH_MAX];
@@ -229,8 +227,6 @@ static void why_print_paragraph(const char *text)
     const char *shown = PRINTABLE(text);
     wrapped_put(stdout, 110, "", shown, strlen(shown));
 }
-
-/* ---- the command --------------------------------------------------------- */
 
 static enum status why_tell_records(struct flight_records *all, int64_t rank, struct error *err)
 {

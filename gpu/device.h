@@ -68,7 +68,7 @@ const char *device_part_name(unsigned part); /* "fused epilogues of matrix produ
 void device_avoid(struct device *device, unsigned parts);
 
 /* The kernels that ops_prepare() has chosen by measuring, as a text, without those of device_take_choices(): for ranks
- * on other machines (cmd/train/prepare.c) and a resume (cmd/run/run_kernels.h). Its first three lines name the format,
+ * on other machines (cmd/train/prepare.c) and a resume (cmd/run/run_kernels.c). Its first three lines name the format,
  * the GPU model and the library version, also before ops_prepare(). The caller's; NULL: no choices. */
 char *device_choices(struct device *device);
 

@@ -11,8 +11,6 @@
 #include <omp.h>
 #endif
 
-/* ---- the device ---------------------------------------------------------- */
-
 static const char share_name[] = "ZTRAIN_SHARE_GPUS";
 
 /* The rank `blind` has no GPU to use: an error with train.device: cuda, else a message. */

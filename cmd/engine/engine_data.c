@@ -8,8 +8,6 @@
 _Static_assert((int)SPEC_MAX_SOURCES == (int)INTERLEAVE_SOURCES, "every source that a spec may have can be mixed");
 static const double largest_epoch = 0x1p61; /* samples: interleave_init() */
 
-/* ---- data.train ---------------------------------------------------------- */
-
 static int num_sources(const struct run_spec *spec)
 {
     return spec->data.amount ? spec->data.train.count : 1;

@@ -23,8 +23,6 @@ struct gpu_test {
     struct error failed; /* the first check without an alternative that failed; code STATUS_OK: none */
 };
 
-/* ---- checks -------------------------------------------------------------- */
-
 static void tell(struct gpu_test *test, const char *check, const char *differs)
 {
     if (test->report) test->report(check, differs);

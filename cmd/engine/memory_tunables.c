@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/engine/memory_tunables.h"
 
-/* ---- the table ----------------------------------------------------------- */
-
 static const struct memory_tunable_value stages[] = {
     {"0", {"zero_optimization.stage=0"}, .price = 0},
     {"1", {"zero_optimization.stage=1"}, .price = 1},

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/report/report_views.h"
 
-/* ---- one run ------------------------------------------------------------- */
-
 /* text: owned. */
 static void put_part(struct terminal_line *line, enum ink ink, char *text)
 {

@@ -4,13 +4,16 @@
  *   run.yaml          the effective spec              metrics.jsonl   a line per step
  *   checkpoints/      see ckpt/checkpoint.h           log/            rank-00000.log, …
  *   lock, owner       its owner: run_lock.h           flight/         flight_recorder.h
- *   kernels-GPU.txt   run_kernels.h
+ *   kernels-GPU.txt   run_kernels.c
  */
 #pragma once
 
 #include "cmd/run/run_lock.h"
 #include "core/fsutil.h"
 #include "core/spec/spec.h"
+
+struct checkpoint;
+struct device;
 
 /* Rank 0 or a dry run decides; struct run_home is broadcast: no pointers. */
 enum run_start {
@@ -72,3 +75,12 @@ enum status run_folder_check_shared(const struct run_folder *folder, const char 
 
 /* Writes run.yaml, the effective spec. */
 enum status run_folder_write_spec(const struct run_folder *folder, const struct run_spec *spec, struct error *err);
+
+/* Gives the device the choices of the checkpoint's run, before it measures; returns their text (owned), or NULL. */
+char *run_kernels_take(struct device *device, const struct run_home *home, const struct checkpoint *checkpoint);
+
+/* Then: the text of `taken` (or NULL) and of what the device has chosen too. Owned by the caller, or NULL. */
+char *run_kernels_join(struct device *device, const char *taken);
+
+/* Writes the text into the run folder; a failure is a warning. */
+void run_kernels_write(const char *folder, const struct device *device, const char *text);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cmd/run/run_kernels.h"
-
+/* run_kernels.c: the kernels that a run computes with, as kernels-GPU.txt in its folder, for each model of rank 0's
+ * GPU: a resumed run on another machine must compute with the same. Rank 0 only. */
+#include "ckpt/checkpoint.h"
+#include "cmd/run/run_folder.h"
 #include "gpu/autotune_cache.h"
 
 /* A text of 16 MiB has about fifty thousand choices, a run has about fifty. */

@@ -60,8 +60,6 @@ struct run_lock {
     bool thread_runs, end;
 };
 
-/* ---- the owner file ------------------------------------------------------ */
-
 struct reading {
     char text[OWNER_MAX_BYTES]; /* "": there is no file */
     struct run_owner owner;     /* nonce "": it cannot be parsed */

@@ -32,8 +32,6 @@ struct trace_file {
     int64_t count, dropped;
 };
 
-/* ---- life ---------------------------------------------------------------- */
-
 enum status trace_steps_parse(const char *text, int64_t *first, int64_t *last, struct error *err)
 {
     long long a = 0, b = 0;

@@ -53,8 +53,6 @@ struct background_save {
     double copied, stalled, pause; /* seconds */
 };
 
-/* ---- the writer's thread ------------------------------------------------- */
-
 static void do_job(struct background_save *b, enum job job)
 {
     if (job != JOB_WORK) {

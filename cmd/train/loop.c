@@ -24,8 +24,6 @@
 #include "gpu/peaks.h"
 #include "gpu/span_recorder.h"
 
-/* ---- a step -------------------------------------------------------------- */
-
 static void note_step(struct run *run, const struct train_step *step, struct pending_step *pending)
 {
     struct engine *t = &run->engine;

@@ -5,7 +5,6 @@
 #include "cmd/engine/simulated_run.h"
 #include "cmd/observe/flight_recorder.h"
 #include "cmd/observe/integrity.h"
-#include "cmd/run/run_kernels.h"
 #include "cmd/run/stop_signal.h"
 #include "cmd/save/background_save.h"
 #include "cmd/save/resume.h"
@@ -16,8 +15,6 @@
 static const double checkpoint_bytes = 12; /* of a parameter */
 static const double slow_disk = 200e6;     /* bytes/s, assumed until the first checkpoint is measured */
 static const double deadline_period = 60;  /* seconds between two questions to Slurm about the end of the job */
-
-/* ---- the run folder ------------------------------------------------------ */
 
 /* Rank 0 decides where the run lives, before anything is made or loaded. */
 static enum status prepare_folder(struct run *run, struct error *err)

@@ -24,8 +24,6 @@
 
 static const double end_patience = 2; /* seconds for the ranks of a failed job to end by themselves */
 
-/* ---- reports at the end -------------------------------------------------- */
-
 /* Logs the bytes that this rank sent in the newest counted step, and over the network in all, next to the theory's. */
 static void rank_report_volume(struct run *run)
 {
