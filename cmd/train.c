@@ -78,19 +78,12 @@ static uint64_t train_fingerprint(const struct options *options, const struct ru
         OWNED char *text = json_dumps(all, JSON_SORT_KEYS | JSON_COMPACT);
         hash = text ? XXH3_64bits_withSeed(text, strlen(text), hash) : 0;
     }
-    if (options->rank.resume) hash = XXH3_64bits_withSeed(options->rank.resume, strlen(options->rank.resume), hash);
-    const char *const traced[] = {options->rank.trace ? "trace" : "",
-                                  options->rank.trace_steps ? options->rank.trace_steps : ""};
-    for (size_t i = 0; i < COUNT_OF(traced); i++) /* whether there is a trace: the file may differ, rank 0 writes it */
-        hash = XXH3_64bits_withSeed(traced[i], strlen(traced[i]), hash);
-    if (options->rank.score) {
-        const int64_t facts[] = {options->rank.score_together, options->rank.score_top_k, options->rank.score_base};
-        hash = XXH3_64bits_withSeed(options->rank.score, strlen(options->rank.score), hash);
-        hash = XXH3_64bits_withSeed(facts, sizeof facts, hash);
-    }
-    if (options->rank.replay)
-        hash = XXH3_64bits_withSeed(&options->rank.replay_step, sizeof options->rank.replay_step, hash);
-    return hash;
+    const struct rank_options *o = &options->rank; /* whether there is a trace: the file may differ, rank 0 writes it */
+    const char *const texts[] = {o->resume, o->trace ? "trace" : NULL, o->trace_steps, o->score};
+    const int64_t facts[] = {o->score_together, o->score_top_k, o->score_base, o->replay_step};
+    for (size_t i = 0; i < COUNT_OF(texts); i++)
+        if (texts[i]) hash = XXH3_64bits_withSeed(texts[i], strlen(texts[i]), hash + i);
+    return XXH3_64bits_withSeed(facts, sizeof facts, hash);
 }
 
 /* Connects the ranks after each has read its run spec (`status`, err): all continue, or none. */

@@ -248,11 +248,6 @@ static void report_step(struct run *run, double seconds)
     free(p.modules);
 }
 
-bool flops_report_is_due(const struct run *run)
-{
-    return run->spec->flops_profiler.enabled && run->enqueued + 1 == run->spec->flops_profiler.profile_step;
-}
-
 void flops_report_announce(const struct run *run)
 {
     int64_t step = run->spec->flops_profiler.profile_step, first = run->position.step + 1,

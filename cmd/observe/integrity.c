@@ -5,17 +5,6 @@
 #include "comm/zero/zero_check.h"
 #include "core/flight/flight.h"
 
-void integrity_start(struct run *run)
-{
-    const int64_t interval = run->spec->train.check_interval_steps;
-    if (!interval) return;
-    zero_check_enable(run->engine.zero);
-    if (run->boot->rank == 0)
-        log_detail("each step whose number is a multiple of %" PRId64
-                   " is computed twice and compared (train.check_interval_steps)",
-                   interval);
-}
-
 bool integrity_is_due(const struct run *run, int64_t step)
 {
     const int64_t interval = run->spec->train.check_interval_steps;
@@ -26,19 +15,12 @@ bool integrity_is_due(const struct run *run, int64_t step)
 static const char undecided_hint[] = "memory, a processor or the network of one of them is faulty; resume from the "
                                      "last checkpoint, on other nodes if it recurs";
 
-/* Rank 0 writes what was found to metrics.jsonl. other: the second rank where neither can be accused, else -1. */
-static void write_corruption_line(struct run *run, int64_t step, int rank, int other, const char *what,
-                                  const char *tensor)
+/* Rank 0 writes what was found to metrics.jsonl. */
+static void write_corruption_line(struct run *run, const struct corruption_metrics *line)
 {
-    const struct corruption_metrics line = {.step = step,
-                                            .rank = rank,
-                                            .other = other,
-                                            .host = run->boot->places[rank].host,
-                                            .what = what,
-                                            .tensor = tensor};
     struct error ignored;
     console_break(&run->console);
-    if (run->metrics && metrics_corruption(run->metrics, &line, &ignored) != STATUS_OK) log_warn("%s", ignored.text);
+    if (run->metrics && metrics_corruption(run->metrics, line, &ignored) != STATUS_OK) log_warn("%s", ignored.text);
 }
 
 enum status integrity_compare_replicas(struct run *run, struct error *err)
@@ -49,8 +31,10 @@ enum status integrity_compare_replicas(struct run *run, struct error *err)
     flight_end(entry);
     if (d.rank < 0) return STATUS_OK;
     const char *tensor = d.tensor ? d.tensor->name : d.unit->name;
-    write_corruption_line(run, run->position.step, d.rank, d.majority ? -1 : d.other, d.what, tensor);
     const char *host = run->boot->places[d.rank].host, *other = run->boot->places[d.other].host;
+    const struct corruption_metrics line = {
+        run->position.step, d.rank, d.majority ? -1 : d.other, host, d.what, tensor};
+    write_corruption_line(run, &line);
     if (d.majority) {
         error_set(err, STATUS_DIVERGED,
                   "step %" PRId64 ": the ranks' copies of the model have drifted apart: rank %d on %s holds other %s "
@@ -77,8 +61,10 @@ enum status integrity_compare_passes(void *context, const double *losses, struct
     TRY(zero_check_compare(run->engine.zero, losses, run->engine.compute, &v, err));
     if (v.finding == FINDING_NONE) return STATUS_OK;
     const char *name = v.tensor ? v.tensor->name : v.unit ? v.unit->name : NULL;
-    write_corruption_line(run, run->position.step + 1, v.rank, v.finding == FINDING_SPLIT ? v.other : -1, v.what, name);
     const struct rank_place *places = run->boot->places;
+    const struct corruption_metrics line = {run->position.step + 1, v.rank, v.finding == FINDING_SPLIT ? v.other : -1,
+                                            places[v.rank].host,    v.what, name};
+    write_corruption_line(run, &line);
     if (v.finding == FINDING_SPLIT) { /* no more than half of the ranks have gathered the same: none is accused */
         error_set(err, STATUS_DIVERGED,
                   "step %" PRId64 ": the ranks' copies of the model differ: ranks %d (on %s) and %d (on %s) have "

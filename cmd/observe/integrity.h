@@ -8,8 +8,6 @@
 
 #include "cmd/run/run_state.h"
 
-void integrity_start(struct run *run);
-
 bool integrity_is_due(const struct run *run, int64_t step);
 
 /* Compares both passes of a step. losses: this rank's (2, turns). One of stepper_calls (stepper.h). Collective. */

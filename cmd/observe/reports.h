@@ -11,10 +11,8 @@ enum status comms_report_start(struct run *run, struct error *err);
 /* At the end. Rank 0 logs the table and writes comms.json into the run folder; a failure is a warning. Collective. */
 enum status comms_report_finish(struct run *run, struct error *err);
 
-/* Whether the step that is enqueued next is flops_profiler's; the same on all ranks. */
-bool flops_report_is_due(const struct run *run);
-
-/* Around that step, alone, op by op, with the same bits. End: rank 0 logs or writes the tables, unless it broke off. */
+/* Around the step of flops_profiler, alone, op by op, with the same bits. End: rank 0 logs or writes the tables, unless
+ * it broke off. */
 enum status flops_report_begin(struct run *run, struct error *err);
 void flops_report_end(struct run *run, bool broken_off);
 

@@ -92,7 +92,6 @@ static json_t *page_run(const struct watched_run *run)
         json_array_append_new(samples, json_pack("{sIsIsssssi}", "step", (json_int_t)sample->step, "number",
                                                  (json_int_t)sample->number, "prompt", sample->prompt, "text",
                                                  sample->text, "ids", (int)sample->ids));
-    json_object_set_new(object, "formers", formers);
     json_object_set(object, "load", m->load);
     json_t *totals = json_object(), *list = json_array();
     for (int k = 0; k < REPORT_EVENT_COUNT; k++) {
@@ -104,17 +103,15 @@ static json_t *page_run(const struct watched_run *run)
                                                   page_real(event->seconds)));
         }
     }
-    json_object_set_new(object, "totals", totals);
-    json_object_set_new(object, "events", list);
-    json_object_set_new(object, "num_samples", json_integer(m->num_samples));
-    json_object_set_new(object, "samples", samples);
     json_t *steps = page_thin(&m->steps, STEP_TOKENS, STEP_TIME);
     for (int s = 0; s < STEP_FIELDS; s++)
         if (step_fields[s].curve) page_add_series(steps, step_fields[s].member, &m->steps, s, s < STEP_SECONDS);
     json_t *evals = page_thin(&m->evals, EVAL_TOKENS, EVAL_TIME);
     for (int s = 0; s < EVAL_VALUES; s++) page_add_series(evals, eval_members[s], &m->evals, s, true);
-    json_object_set_new(object, "steps", steps);
-    json_object_set_new(object, "evals", evals);
+    json_auto_t *rest =
+        json_pack("{sosososIsososo}", "formers", formers, "totals", totals, "events", list, "num_samples",
+                  (json_int_t)m->num_samples, "samples", samples, "steps", steps, "evals", evals);
+    json_object_update(object, rest);
     return object;
 }
 

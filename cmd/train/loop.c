@@ -380,11 +380,12 @@ static bool loop_reports_stop(struct run *run)
 
 static enum status loop_measured_step(struct run *run, bool *broken_off, struct error *err)
 {
-    const bool profiled = flops_report_is_due(run), begins = trace_file_begins(run->trace, run->enqueued + 1);
-    const bool checked = integrity_is_due(run, run->enqueued + 1);
+    const int64_t step = run->enqueued + 1;
+    const bool profiled = run->spec->flops_profiler.enabled && step == run->spec->flops_profiler.profile_step;
+    const bool begins = trace_file_begins(run->trace, step), checked = integrity_is_due(run, step);
     if (profiled || begins || checked) TRY(loop_collect_steps(run, 0, err));
     if (begins) TRY(trace_file_begin(run->trace, &run->engine, err));
-    run->stepper.checked = checked ? run->enqueued + 1 : 0;
+    run->stepper.checked = checked ? step : 0;
     if (checked) TRY(integrity_compare_replicas(run, err));
     if (checked && !zero_check_is_noted(run->engine.zero)) TRY(zero_check_note(run->engine.zero, err));
     run->stepper.eager = trace_file_is_on(run->trace);

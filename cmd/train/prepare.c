@@ -4,11 +4,11 @@
 #include "cmd/engine/machine_record.h"
 #include "cmd/engine/simulated_run.h"
 #include "cmd/observe/flight_recorder.h"
-#include "cmd/observe/integrity.h"
 #include "cmd/run/stop_signal.h"
 #include "cmd/save/background_save.h"
 #include "cmd/save/resume.h"
 #include "cmd/train/rank_main.h"
+#include "comm/zero/zero_check.h"
 #include "core/spec/adapter_config.h"
 #include "core/version.h"
 
@@ -329,7 +329,12 @@ static enum status prepare_start(struct run *run, struct error *err)
     TRY(zero_params_changed(t->zero, t->compute, err));
     TRY(stepper_init(&run->stepper, t, err));
     TRY(run_agree(run, background_save_start(run, err), err));
-    integrity_start(run);
+    const int64_t interval = run->spec->train.check_interval_steps;
+    if (interval) zero_check_enable(t->zero);
+    if (interval && run->boot->rank == 0)
+        log_detail("each step whose number is a multiple of %" PRId64
+                   " is computed twice and compared (train.check_interval_steps)",
+                   interval);
     if (!run->found) TRY(prepare_run_folder(run, err));
     TRY(run_references(run, err));
     zero_set_position(t->zero, run->position.optimizer_step, &run->position.scaler, t->compute);
