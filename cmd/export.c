@@ -348,9 +348,8 @@ static enum status write_export_folder(const struct checkpoint *checkpoint, cons
     const enum dtype dtype = a->chosen;
     RELEASED(export_folder_close) struct export_folder folder = {0};
     if (is_same_folder(a->out, checkpoint->base.folder) || is_same_folder(a->out, a->base))
-        return error_set(err, STATUS_USAGE, "'%s' is the base of the %s; hint: --out names another folder",
-                         a->out, /* an earlier export */
-                         checkpoint->adapter ? "adapter" : "multimodal model");
+        return error_set(err, STATUS_USAGE, "'%s' is the base of the %s; hint: --out names another folder", a->out,
+                         checkpoint->adapter ? "adapter" : "multimodal model"); /* an earlier export */
     TRY(export_folder_open(&folder, a->out, err));
     if (checkpoint->adapter) {
         RELEASED(model_desc_release) struct model_desc desc = {0};

@@ -261,8 +261,7 @@ static int choose_report_widths(const struct watched_run *runs, int count, int w
         all -= widths[spare[i]] + 2;
         widths[spare[i]] = 0;
     }
-    const int over = all - 2 - terminal.columns,
-              most = widths[0] > 8 ? widths[0] - 8 : 0; /* the name keeps 8 characters */
+    const int over = all - 2 - terminal.columns, most = widths[0] > 8 ? widths[0] - 8 : 0; /* the name keeps 8 */
     const int cut = over < 0 ? 0 : over < most ? over : most;
     widths[0] -= cut;
     return all - cut;

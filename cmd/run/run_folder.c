@@ -80,8 +80,7 @@ static const char run_dir_hint[] = "run.dir names the folder in which run folder
 
 enum status run_home_find(const struct run_spec *spec, const char *resume, struct run_home *home, struct error *err)
 {
-    char target[PATH_MAX],
-        entry[PATH_MAX]; /* the folder that `resume` leads to, and the place of its name, maybe a link */
+    char target[PATH_MAX], entry[PATH_MAX]; /* where `resume` leads to; the place of its name, maybe a link */
     char above[FS_PATH_MAX], moved[FS_PATH_MAX], checkpoints[FS_PATH_MAX];
     bool any, there;
     memset(home, 0, sizeof *home);

@@ -80,8 +80,7 @@ struct run {
     struct token_stream *stream;
     json_t *spec_json, *machine; /* owned; as checkpoints record them */
     json_t *adapter;             /* the same: adapter_config.json; NULL: the run has none */
-    json_t *evaluation_part; /* owned: what is done of an evaluation that was broken off (core/metrics/eval_part.h), or
-                                NULL */
+    json_t *evaluation_part; /* owned: of an evaluation that was broken off (core/metrics/eval_part.h); NULL: none */
     char *kernel_choices;    /* owned; rank 0's, for a resume: run_kernels.c; else NULL */
     char *kernels_changed; /* owned; with virtual ranks, how the bits may be others from here on; NULL: they are not */
     struct cpu_kernels kernels_before; /* that computed the checkpoint to resume from, if it records them */

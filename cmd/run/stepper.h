@@ -34,8 +34,7 @@ struct stepper {
     int64_t tokens;             /* of each captured micro-batch */
     struct event *looks[2];     /* owned; where the compute stream was at the last two looks */
     int64_t num_looks;
-    struct event *began[TIMED_STEPS],
-        *ended[TIMED_STEPS];      /* owned, timed; step i of this process has slot i mod TIMED_STEPS */
+    struct event *began[TIMED_STEPS], *ended[TIMED_STEPS]; /* owned, timed; of step i: i mod TIMED_STEPS */
     int64_t num_ended, num_timed; /* steps that are enqueued as a whole; whose time stepper_seconds() has returned */
 };
 
