@@ -433,15 +433,9 @@ static enum status open_data(struct engine *t, struct error *err)
 
 enum status engine_open_scored(struct engine *t, struct error *err)
 {
-    const struct run_spec *spec = t->spec;
     struct token_source *source = &t->sources.items[0];
-    struct data_fingerprint data;
-    t->sources.count = 1;
-    TRY(token_set_open((const char *const *)spec->data.train.items, spec->data.train.count, &source->set, err));
-    TRY(token_set_check(source->set, t->desc.vocab_size, &data, err));
-    source->fingerprint = data.sampled;
-    if (t->train_config.preference) TRY(label_set_open(source->set, &source->labels, err));
-    TRY(whole_fit_new(source->set, spec->data.seq_length, 1, &source->fit, err));
+    TRY(train_sources_open(t->spec, t->desc.vocab_size, &t->sources, err));
+    TRY(whole_fit_new(source->set, t->spec->data.seq_length, 1, &source->fit, err));
     t->train_config.source = *source;
     return STATUS_OK;
 }

@@ -619,9 +619,8 @@ class StackPanel extends Panel {
 
   /* The time of all but a few steps, without their checkpoints: those would set the scale for everything else. */
   usual(from, to) {
-    const steps = [];
-    for (let i = from; i < to; i++)
-      steps.push(this.values.reduce((all, part) => PARTS[part.part] === 'checkpoint' ? all : all + (part.ys[i] || 0), 0));
+    const parts = this.values.filter(part => PARTS[part.part] !== 'checkpoint');
+    const steps = this.values.length ? this.values[0].xs.map((_, i) => parts.reduce((all, part) => all + (part.ys[i] || 0), 0)).slice(from, to) : [];
     steps.sort((a, b) => a - b);
     return steps.length ? steps[Math.floor((steps.length - 1) * 0.95)] : 0;
   }
@@ -790,6 +789,7 @@ function showTheme() {
 
 function makeControls() {
   const axes = [...document.querySelectorAll('[data-axis]')];
+  const change = (name, value) => { view[name] = value; show(); redraw(); };
   const show = () => {
     for (const button of axes) button.setAttribute('aria-pressed', String(button.dataset.axis === view.axis));
     byId('smoothing').value = view.smoothing;
@@ -800,13 +800,10 @@ function makeControls() {
   for (const button of axes)
     button.addEventListener('click', () => {
       if (view.axis !== button.dataset.axis) view.zoom = null;
-      view.axis = button.dataset.axis;
-      show();
-      redraw();
+      change('axis', button.dataset.axis);
     });
-  byId('smoothing').addEventListener('input', event => { view.smoothing = Number(event.target.value); show(); redraw(); });
-  for (const name of ['log', 'marks'])
-    byId(name).addEventListener('change', event => { view[name] = event.target.checked; show(); redraw(); });
+  byId('smoothing').addEventListener('input', event => change('smoothing', Number(event.target.value)));
+  for (const name of ['log', 'marks']) byId(name).addEventListener('change', event => change(name, event.target.checked));
   byId('reset').addEventListener('click', () => zoomTo(null));
   byId('theme').addEventListener('click', () => {
     view.theme = view.theme === '' ? 'dark' : view.theme === 'dark' ? 'light' : '';
