@@ -109,7 +109,7 @@ static enum status init_choose(struct init *t, struct error *err)
 {
     const struct machine_question question = {.world = t->ranks, .per_node = t->node_ranks, .device = t->gpu.option};
     RELEASED(spec_drop) struct run_spec *spec = NULL;
-    t->choice = (struct plan_choice){.setting.micro = 1};
+    t->choice = (struct memory_choice){.setting.micro = 1};
     TRY(init_load_spec(t, &spec, err));
     spec->train.memory_limit = t->memory;
     return plan_fit_choose(&question, spec, &t->choice, err);
@@ -123,7 +123,7 @@ static enum status init_plan_gpus(struct init *t, struct error *err)
     struct error none;
     t->virtual_ranks = 0;
     TRY(init_choose(t, err));
-    const struct plan_choice without = t->choice;
+    const struct memory_choice without = t->choice;
     t->virtual_ranks = virtual_ranks;
     if (virtual_ranks && init_choose(t, &none) != STATUS_OK) {
         t->virtual_ranks = 0;

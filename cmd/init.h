@@ -52,8 +52,8 @@ struct init {
     struct cut_count cut;        /* documents that are longer */
     int64_t batch, steps;        /* samples of a step; steps of the run */
     double epochs, lr;
-    int virtual_ranks;         /* train.virtual_ranks; 0: unset */
-    struct plan_choice choice; /* of a GPU: by the plan; of the CPU: the setting and its bytes */
+    int virtual_ranks;           /* train.virtual_ranks; 0: unset */
+    struct memory_choice choice; /* of a GPU: by the plan; of the CPU: the setting and its bytes */
 };
 
 /* "ztrain: note: …" on stderr. */

@@ -18,19 +18,9 @@ enum status plan_speed(const struct machine_question *question, const char *pric
  * row. STATUS_DEVICE: nothing fits; the message has the smallest need. */
 enum status plan_fit(const struct machine_question *question, int row, const struct run_spec *spec, struct error *err);
 
-/* A setting of --fit, and what it costs. */
-struct plan_choice {
-    struct memory_setting setting;
-    size_t device, node; /* bytes: of a rank's device; of the host memory that a node's ranks take */
-    size_t disk;         /* bytes that a node's ranks take of their disk */
-    int price;
-    bool rounds;
-    double seconds, mfu; /* of a step; 0 until it was walked through */
-};
-
 /* Finds the one that --fit prints first, without printing; parameters and errors are those of plan_fit(). */
 enum status plan_fit_choose(const struct machine_question *question, const struct run_spec *spec,
-                            struct plan_choice *choice, struct error *err);
+                            struct memory_choice *choice, struct error *err);
 
 /* Parses the size of an option; text NULL: it was not given, and *bytes stays. STATUS_USAGE: it is none. */
 enum status plan_size(const char *option, const char *text, int64_t *bytes, struct error *err);

@@ -17,12 +17,12 @@ struct fit_plan {
     struct simulated_machine machine;
     int64_t device_limit, node_limit; /* bytes; node_limit 0: none */
     struct memory_setting given;
-    int64_t samples;             /* of a step on each rank */
-    bool uses_disk;              /* NVMe is searched as well */
-    struct plan_choice *fitting; /* owned */
+    int64_t samples;               /* of a step on each rank */
+    bool uses_disk;                /* NVMe is searched as well */
+    struct memory_choice *fitting; /* owned */
     int fits, built;
-    struct plan_choice least;      /* least device memory of all; device 0: none was built */
-    struct plan_choice least_host; /* of those that fit on the device, the least host memory; device 0: none does */
+    struct memory_choice least;      /* least device memory of all; device 0: none was built */
+    struct memory_choice least_host; /* of those that fit on the device, the least host memory; device 0: none does */
 };
 
 static void fit_plan_release(struct fit_plan *p)
@@ -33,7 +33,7 @@ static void fit_plan_release(struct fit_plan *p)
 /* ---- the search ---------------------------------------------------------- */
 
 /* Builds a setting, and with `timed` simulates its step. STATUS_USAGE: ztrain refuses the setting. */
-static enum status try_setting(const struct fit_plan *p, struct plan_choice *c, bool timed, struct error *err)
+static enum status try_setting(const struct fit_plan *p, struct memory_choice *c, bool timed, struct error *err)
 {
     struct run_spec copy;
     RELEASED(simulated_run_release) struct simulated_run walk = {0};
@@ -56,7 +56,7 @@ static enum status try_setting(const struct fit_plan *p, struct plan_choice *c, 
 
 static enum status find_fitting(struct fit_plan *p, struct error *err)
 {
-    struct plan_choice c = {.seconds = 0};
+    struct memory_choice c = {.seconds = 0};
     while (memory_setting_next(&p->spec, p->machine.world, &c.setting)) {
         if (memory_setting_uses_disk(&c.setting) && !p->uses_disk) continue;
         enum status status = try_setting(p, &c, false, err);
@@ -76,7 +76,7 @@ static enum status find_fitting(struct fit_plan *p, struct error *err)
 }
 
 /* Whether it is hardly the fastest: two larger micro-batches fit, or one that recomputes or offloads less. */
-static bool is_hopeless(const struct fit_plan *p, const struct plan_choice *c)
+static bool is_hopeless(const struct fit_plan *p, const struct memory_choice *c)
 {
     int larger = 0;
     for (int i = 0; i < p->fits; i++) {
@@ -93,19 +93,19 @@ static bool is_hopeless(const struct fit_plan *p, const struct plan_choice *c)
     return larger >= 2;
 }
 
-static bool is_given(const struct fit_plan *p, const struct plan_choice *c)
+static bool is_given(const struct fit_plan *p, const struct memory_choice *c)
 {
     return c->setting.micro == p->given.micro && c->price == 0;
 }
 
 static int plan_fit_by_seconds(const void *a, const void *b)
 {
-    const struct plan_choice *x = a, *y = b;
+    const struct memory_choice *x = a, *y = b;
     if (x->seconds != y->seconds) return x->seconds < y->seconds ? -1 : 1;
     return x->price - y->price;
 }
 
-static double judged_seconds(const struct plan_choice *c)
+static double judged_seconds(const struct memory_choice *c)
 {
     return c->seconds * (1 + memory_setting_doubt(&c->setting));
 }
@@ -113,11 +113,11 @@ static double judged_seconds(const struct plan_choice *c)
 /* ---- printing ------------------------------------------------------------ */
 
 /* Whether another candidate is about as fast with fewer changes, at the same micro-batch, or with no more memory. */
-static bool is_needless(const struct fit_plan *p, const struct plan_choice *c)
+static bool is_needless(const struct fit_plan *p, const struct memory_choice *c)
 {
     const double equal = 1.0005;
     for (int i = 0; i < p->fits; i++) {
-        const struct plan_choice *other = &p->fitting[i];
+        const struct memory_choice *other = &p->fitting[i];
         if (other->price >= c->price || other->rounds > c->rounds || other->seconds > equal * c->seconds) continue;
         if (other->setting.micro == c->setting.micro || (other->device <= c->device && other->node <= c->node))
             return true;
@@ -132,7 +132,7 @@ enum { FIT_ROWS = 12, FIT_ROWS_MOST = FIT_ROWS + 1 };
 static const int tunable_widths[TUNABLE_COUNT] = {[TUNABLE_STAGE] = 5, [TUNABLE_RECOMPUTE] = 9, [TUNABLE_OPTIMIZER] = 5,
                                                   [TUNABLE_PARAM] = 6, [TUNABLE_INPUTS] = 6,    [TUNABLE_STATES] = 5};
 
-static void print_fit_row(const struct fit_plan *p, int number, const struct plan_choice *c)
+static void print_fit_row(const struct fit_plan *p, int number, const struct memory_choice *c)
 {
     const int64_t tokens =
         p->spec.train_batch_size * preference_sequences(&p->spec.preference) * p->spec.data.seq_length;
@@ -150,7 +150,7 @@ static void print_fit_row(const struct fit_plan *p, int number, const struct pla
     putchar('\n');
 }
 
-static void print_fit_table(const struct fit_plan *p, const struct plan_choice *const *rows, int count)
+static void print_fit_table(const struct fit_plan *p, const struct memory_choice *const *rows, int count)
 {
     bool given = false, rounds = false;
     printf("\n%d settings were planned; first the simplest of about the fastest, then by time (GiB):\n\n", p->built);
@@ -192,7 +192,7 @@ static void plan_fit_print_yaml(char *open, const char *line, bool ours)
 }
 
 /* The lines of a setting, sorted for the sections. */
-static void print_fit_lines(const struct fit_plan *p, int row, const struct plan_choice *c)
+static void print_fit_lines(const struct fit_plan *p, int row, const struct memory_choice *c)
 {
     const bool ours = !p->spec.zero.offload_optimizer.nvme_path && !p->spec.zero.offload_param.nvme_path;
     char open[128] = "";
@@ -214,7 +214,7 @@ static void print_fit_lines(const struct fit_plan *p, int row, const struct plan
 static enum status refuse(const struct fit_plan *p, struct error *err)
 {
     const bool host = p->least_host.device != 0;
-    const struct plan_choice *c = host ? &p->least_host : &p->least;
+    const struct memory_choice *c = host ? &p->least_host : &p->least;
     char lines[MEMORY_SETTING_TEXT];
     struct run_spec copy;
     memory_setting_apply(&c->setting, &p->spec, p->machine.world, &copy);
@@ -238,7 +238,7 @@ enum status plan_size(const char *option, const char *text, int64_t *bytes, stru
 
 /* Fills *p, all zeros before, and finds the best candidate. The caller frees p->fitting, after an error too. */
 static enum status plan_fit_search(struct fit_plan *p, const struct machine_question *question,
-                                   const struct run_spec *spec, const struct plan_choice **best, struct error *err)
+                                   const struct run_spec *spec, const struct memory_choice **best, struct error *err)
 {
     int64_t asked = spec->train.memory_limit;
     p->spec = *spec;
@@ -274,7 +274,7 @@ static enum status plan_fit_search(struct fit_plan *p, const struct machine_ques
     for (int i = 0; i < p->fits; i++)
         if (!exact || !p->fitting[i].rounds) fastest = fmin(fastest, judged_seconds(&p->fitting[i]));
     *best = NULL;
-    for (const struct plan_choice *c = p->fitting; c < p->fitting + p->fits; c++)
+    for (const struct memory_choice *c = p->fitting; c < p->fitting + p->fits; c++)
         if (!(exact && c->rounds) && judged_seconds(c) <= fastest * (1 + same_time) &&
             (!*best || c->price < (*best)->price))
             *best = c;
@@ -284,11 +284,11 @@ static enum status plan_fit_search(struct fit_plan *p, const struct machine_ques
 enum status plan_fit(const struct machine_question *question, int row, const struct run_spec *spec, struct error *err)
 {
     RELEASED(fit_plan_release) struct fit_plan p = {.built = 0};
-    const struct plan_choice *best, *rows[FIT_ROWS_MOST];
+    const struct memory_choice *best, *rows[FIT_ROWS_MOST];
     TRY(plan_fit_search(&p, question, spec, &best, err));
     int count = 0;
     rows[count++] = best;
-    for (const struct plan_choice *c = p.fitting; c < p.fitting + p.fits; c++)
+    for (const struct memory_choice *c = p.fitting; c < p.fitting + p.fits; c++)
         if (c != best && ((count < FIT_ROWS && !is_needless(&p, c)) || is_given(&p, c))) rows[count++] = c;
     const struct simulated_machine *m = &p.machine;
     printf("fit plan, estimated and not measured: %d rank%s, %s, train_batch_size %" PRId64 "\n", m->world,
@@ -304,10 +304,10 @@ enum status plan_fit(const struct machine_question *question, int row, const str
 }
 
 enum status plan_fit_choose(const struct machine_question *question, const struct run_spec *spec,
-                            struct plan_choice *choice, struct error *err)
+                            struct memory_choice *choice, struct error *err)
 {
     RELEASED(fit_plan_release) struct fit_plan p = {.built = 0};
-    const struct plan_choice *best;
+    const struct memory_choice *best;
     TRY(plan_fit_search(&p, question, spec, &best, err));
     *choice = *best;
     return STATUS_OK;

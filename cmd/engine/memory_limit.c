@@ -5,27 +5,20 @@
 #include "gpu/cuda/nvml.h"
 #include "gpu/simulate/simulated_device.h"
 
-/* A setting and its bytes of device memory; bytes 0: none was found. */
-struct found {
-    struct memory_setting setting;
-    size_t bytes;
-    int price;
-};
-
 struct search {
     const struct engine *engine;
     size_t limit; /* bytes of device memory, reserve included */
     size_t apart; /* bytes of them that messages do not count */
     int ranks;    /* that messages count together */
     struct memory_setting given;
-    struct found cheapest;   /* that fits */
-    struct found same_micro; /* the cheapest that fits with the spec's micro-batch */
-    struct found least;      /* of all, whether it fits or not */
+    struct memory_choice cheapest;   /* that fits */
+    struct memory_choice same_micro; /* the cheapest that fits with the spec's micro-batch */
+    struct memory_choice least;      /* of all, whether it fits or not */
 };
 
 /* The bytes that the run would take with another spec, of a rank's device and of a node. A GPU is assumed. */
-static enum status measure_memory_plan(const struct engine *t, struct run_spec *spec, size_t *bytes, size_t *node,
-                                       struct error *err)
+static enum status measure_plan(const struct engine *t, struct run_spec *spec, struct memory_choice *choice,
+                                struct error *err)
 {
     const bool borrowed = t->device->kind == DEVICE_CPU;
     struct engine other = {.quiet = true, .simulation.device = t->device, .node_ranks = t->node_ranks};
@@ -35,8 +28,8 @@ static enum status measure_memory_plan(const struct engine *t, struct run_spec *
         other.simulation.device->memory_bytes = t->device->memory_bytes;
     }
     TRY_END(engine_build(&other, spec, t->rank, t->world, NULL, 1, err));
-    *bytes = memory_plan_device_bytes(&other.plan);
-    *node = memory_plan_node_bytes(&other);
+    choice->device = memory_plan_device_bytes(&other.plan);
+    choice->node = memory_plan_node_bytes(&other);
 end:
     if (borrowed) other.device = NULL; /* engine_release() would close it */
     engine_release(&other);
@@ -44,12 +37,12 @@ end:
 }
 
 /* The one that costs less is better, then the larger micro-batch, then less memory. */
-static void keep_better_memory_setting(struct found *best, const struct found *other)
+static void keep_better_memory_setting(struct memory_choice *best, const struct memory_choice *other)
 {
     const bool worse = other->price != best->price                   ? other->price > best->price
                        : other->setting.micro != best->setting.micro ? other->setting.micro < best->setting.micro
-                                                                     : other->bytes >= best->bytes;
-    if (!best->bytes || !worse) *best = *other;
+                                                                     : other->device >= best->device;
+    if (!best->device || !worse) *best = *other;
 }
 
 static enum status search_memory_limit(struct search *s, struct error *err)
@@ -58,22 +51,21 @@ static enum status search_memory_limit(struct search *s, struct error *err)
     const uint64_t most = memory_plan_node_limit(t);
     const int64_t samples = t->spec->train_batch_size / t->world;
     const size_t here = memory_plan_device_bytes(&t->plan);
-    struct found found = {.setting.micro = 0};
+    struct memory_choice found = {.setting.micro = 0};
     struct run_spec copy = *t->spec;
-    size_t assumed, node;
     memory_setting_of(t->spec, &s->given);
-    TRY(measure_memory_plan(t, &copy, &assumed, &node, err));
+    TRY(measure_plan(t, &copy, &found, err));
     /* an assumed GPU only estimates cuDNN's workspace; a smaller micro-batch has no larger surplus */
-    const size_t surplus = here > assumed ? here - assumed : 0;
+    const size_t surplus = here > found.device ? here - found.device : 0;
     while (memory_setting_next(t->spec, t->world, &found.setting)) {
         if (memory_setting_uses_disk(&found.setting) != memory_setting_uses_disk(&s->given))
             continue; /* NVMe takes as much of the device as host memory */
         memory_setting_apply(&found.setting, t->spec, t->world, &copy);
-        TRY(measure_memory_plan(t, &copy, &found.bytes, &node, err));
-        found.bytes += surplus;
+        TRY(measure_plan(t, &copy, &found, err));
+        found.device += surplus;
         found.price = memory_setting_price(&found.setting, &s->given, samples);
-        if (!s->least.bytes || found.bytes < s->least.bytes) s->least = found;
-        if (found.bytes > s->limit || node > most) continue;
+        if (!s->least.device || found.device < s->least.device) s->least = found;
+        if (found.device > s->limit || found.node > most) continue;
         keep_better_memory_setting(&s->cheapest, &found);
         if (found.setting.micro == s->given.micro) keep_better_memory_setting(&s->same_micro, &found);
     }
@@ -83,13 +75,13 @@ static enum status search_memory_limit(struct search *s, struct error *err)
 /* ---- the message --------------------------------------------------------- */
 
 /* Writes "key=value, key=value (270.1 MiB)": bytes as the error before it counts them. */
-static const char *describe_limit(const struct search *s, const struct found *found, char text[MEMORY_SETTING_TEXT])
+static const char *describe_limit(const struct search *s, const struct memory_choice *c, char text[MEMORY_SETTING_TEXT])
 {
     struct run_spec copy;
-    memory_setting_apply(&found->setting, s->engine->spec, s->engine->world, &copy);
-    memory_setting_text(&found->setting, &s->given, &copy, text);
+    memory_setting_apply(&c->setting, s->engine->spec, s->engine->world, &copy);
+    memory_setting_text(&c->setting, &s->given, &copy, text);
     size_t used = strlen(text);
-    const size_t bytes = found->bytes > s->apart ? found->bytes - s->apart : 0;
+    const size_t bytes = c->device > s->apart ? c->device - s->apart : 0;
     snprintf(text + used, MEMORY_SETTING_TEXT - used, "%s(%s)", used ? " " : "this spec ",
              SIZE(round, (int64_t)bytes * s->ranks));
     return text;
@@ -99,13 +91,13 @@ static enum status advise_on_memory_limit(const struct search *s, struct error *
 {
     const char *faster = s->engine->device->kind == DEVICE_CPU ? "" : "; `ztrain plan --fit` finds the fastest";
     char first[MEMORY_SETTING_TEXT], second[MEMORY_SETTING_TEXT];
-    if (!s->cheapest.bytes)
+    if (!s->cheapest.device)
         return error_hint(err,
                           "no micro-batch and no setting of ztrain's fits: the least is %s; more ranks, a shorter "
                           "data.seq_length or a smaller model take less",
                           describe_limit(s, &s->least, first));
     describe_limit(s, &s->cheapest, first);
-    if (s->same_micro.bytes && s->cheapest.setting.micro != s->given.micro)
+    if (s->same_micro.device && s->cheapest.setting.micro != s->given.micro)
         return error_hint(err, "it fits with %s; with the same micro-batch, with %s%s", first,
                           describe_limit(s, &s->same_micro, second), faster);
     return error_hint(err, "it fits with %s%s", first, faster);

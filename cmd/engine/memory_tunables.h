@@ -42,6 +42,17 @@ struct memory_setting {
     int values[TUNABLE_COUNT];
 };
 
+/* A setting, and what it costs. */
+struct memory_choice {
+    struct memory_setting setting;
+    size_t device,
+        node;    /* bytes: of a rank's device; of the host memory that a node's ranks take; device 0: no choice */
+    size_t disk; /* bytes that a node's ranks take of their disk */
+    int price;
+    bool rounds;
+    double seconds, mfu; /* of a step; 0 until it was walked through */
+};
+
 /* The setting of a spec whose batch sizes are resolved. */
 void memory_setting_of(const struct run_spec *spec, struct memory_setting *setting);
 
