@@ -137,19 +137,6 @@ struct policy_cost {
     double seconds;
 };
 
-static enum status speed_of_policy(const struct simulated_run *p, enum recompute policy, struct policy_cost *cost,
-                                   struct error *err)
-{
-    struct run_spec spec = *p->engine.spec;
-    RELEASED(simulated_run_release) struct simulated_run other = {.machine = NULL};
-    struct simulated_times times;
-    spec.transformer.recompute = policy;
-    TRY(simulated_run_build(&other, p->machine, &spec, true, err));
-    TRY(simulated_run_step(&other, 0, &p->machine->link, &times, err));
-    *cost = (struct policy_cost){other.engine.plan.local.by_kind[MEM_ACTIVATIONS], times.seconds};
-    return STATUS_OK;
-}
-
 struct overhead {
     const char *what, *option, *value; /* option, value: that remove it */
     double points;
@@ -201,7 +188,15 @@ enum status plan_speed(const struct machine_question *question, const char *pric
     TRY(simulated_run_step(&p, 0, &machine.link, &times, err));
     print_speed_head(&p, &machine);
     print_speed_kinds(&p, &times);
-    for (int i = 0; i < RECOMPUTE_COUNT; i++) TRY(speed_of_policy(&p, (enum recompute)i, &costs[i], err));
+    for (int i = 0; i < RECOMPUTE_COUNT; i++) {
+        struct run_spec copy = *spec;
+        RELEASED(simulated_run_release) struct simulated_run other = {.machine = NULL};
+        struct simulated_times its;
+        copy.transformer.recompute = (enum recompute)i;
+        TRY(simulated_run_build(&other, &machine, &copy, true, err));
+        TRY(simulated_run_step(&other, 0, &machine.link, &its, err));
+        costs[i] = (struct policy_cost){other.engine.plan.local.by_kind[MEM_ACTIVATIONS], its.seconds};
+    }
     printf("\n  %-24s %12s %12s %12s %12s %7s\n", "recomputation, by policy", "MiB", "saved, MiB", "step, ms",
            "paid, ms", "MFU");
     for (int i = 0; i < RECOMPUTE_COUNT; i++)

@@ -21,35 +21,25 @@
 
 static const double usual_timeout = 10; /* seconds: comm.timeout_seconds where the run spec cannot be read */
 
-/* Prepares for restarts: what the start before has left, and the places of this one's ranks. */
-static enum status train_prepare_restarts(const struct options *options, struct run_spec *spec, struct run_home *home,
-                                          struct restart *last, struct places *places, struct error *err)
-{
-    char path[FS_PATH_MAX];
-    const char *resume = run_resume_of(spec, options->rank.resume, path);
-    TRY(run_home_find(spec, resume, home, err));
-    TRY(restart_check(resume, home, err));
-    restart_read(last);
-    *places = (struct places){.count = options->local_gpus};
-    if (!options->min_gpus || places_read(places)) return STATUS_OK;
-    const struct places_wish wish = {.least = options->min_gpus,
-                                     .most = options->local_gpus,
-                                     .spec = spec,
-                                     .resume = run_home_resume(home, resume),
-                                     .step = -1};
-    return places_choose(places, &wish, err);
-}
-
 /* The ranks print their errors themselves. */
 static enum status train_start_ranks(const struct options *options, char **argv, struct run_spec *spec,
                                      struct error *err)
 {
+    char path[FS_PATH_MAX];
     struct run_home home;
     struct restart last;
     struct job_end end;
     struct places places = {.count = options->local_gpus};
     if (spec->model.folder) TRY(model_desc_keep(spec->model.folder, err));
-    if (options->rank.max_restarts) TRY(train_prepare_restarts(options, spec, &home, &last, &places, err));
+    struct places_wish wish = {.least = options->min_gpus, .most = options->local_gpus, .spec = spec, .step = -1};
+    if (options->rank.max_restarts) { /* what the start before has left, and the places of this one's ranks */
+        const char *resume = run_resume_of(spec, options->rank.resume, path);
+        TRY(run_home_find(spec, resume, &home, err));
+        TRY(restart_check(resume, &home, err));
+        restart_read(&last);
+        wish.resume = run_home_resume(&home, resume);
+        if (options->min_gpus && !places_read(&places)) TRY(places_choose(&places, &wish, err));
+    }
     OWNED char *visible = places_visible(&places);
     enum status status = supervise(places.count, visible, argv, spec->comm.timeout_seconds, &end, err);
     if (status == STATUS_OK && end.code != STATUS_OK) {
@@ -59,12 +49,11 @@ static enum status train_start_ranks(const struct options *options, char **argv,
     if (status == STATUS_OK || !options->rank.max_restarts || end.asked) return status;
     end.code = status;
     if (!*end.cause) snprintf(end.cause, sizeof end.cause, "%.511s", err->text);
-    const struct restart_rules rules = {
-        .most = options->rank.max_restarts,
-        .places = options->min_gpus ? &places : NULL,
-        .wish = {.least = options->min_gpus, .most = options->local_gpus, .spec = spec, .step = -1},
-        .home = &home,
-        .argv = argv};
+    const struct restart_rules rules = {.most = options->rank.max_restarts,
+                                        .places = options->min_gpus ? &places : NULL,
+                                        .wish = wish,
+                                        .home = &home,
+                                        .argv = argv};
     log_error_once(err);
     return restart_after(&last, &rules, &end);
 }

@@ -4,8 +4,6 @@
 #include "core/version.h"
 #include "cmd/command_line.h"
 
-#include <jansson.h>
-#include <liburing.h>
 #include <link.h>
 #include <pcre2.h>
 #include <sodium.h>

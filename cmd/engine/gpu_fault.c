@@ -6,8 +6,6 @@
 #include "cmd/engine/engine.h"
 #include "gpu/cuda/nvml.h"
 
-#include <sys/wait.h>
-
 enum { TEST_SECONDS = 60 }; /* the self-test takes two, and the driver some more to start */
 
 /* The verdict is found once, by the first thread that asks; others wait for it. */

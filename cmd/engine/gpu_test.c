@@ -8,7 +8,6 @@
 #include "gpu/open/device_open.h"
 #include "gpu/self_test.h"
 
-#include <elf.h>
 #include <link.h>
 #include <xxhash.h>
 

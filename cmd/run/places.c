@@ -183,21 +183,6 @@ static void places_reason(const struct places *places, int there, int most, char
     }
 }
 
-/* left: places that could be used. */
-static enum status places_refuse(const struct places *places, const struct places_wish *wish, int left,
-                                 const char *reason, struct error *err)
-{
-    const char *noun = places->gpus ? "GPUs" : "ranks", *colon = *reason ? ": " : "";
-    if (left < wish->least)
-        error_set(err, STATUS_DEVICE, "%d of %d %s %s left, fewer than --min-gpus %d%s%s", left, wish->most, noun,
-                  left == 1 ? "is" : "are", wish->least, colon, reason);
-    else
-        error_set(err, STATUS_DEVICE,
-                  "%d of %d %s are left, and no number of ranks from --min-gpus %d to %d can share the batch%s%s", left,
-                  wish->most, noun, wish->least, left, colon, reason);
-    return left ? error_hint(err, "a smaller --min-gpus") : STATUS_DEVICE;
-}
-
 enum status places_choose(struct places *places, const struct places_wish *wish, struct error *err)
 {
     struct place_list list = {.count = 0};
@@ -222,13 +207,23 @@ enum status places_choose(struct places *places, const struct places_wish *wish,
     }
     places_reason(places, list.count, wish->most, reason, sizeof reason);
     places->count = left < wish->most ? places_most_ranks(wish, left) : left;
-    if (places->count == 0) return places_refuse(places, wish, left, reason, err);
+    const char *noun = places->gpus ? "GPUs" : "ranks", *colon = *reason ? ": " : "";
+    if (places->count == 0) {
+        if (left < wish->least)
+            error_set(err, STATUS_DEVICE, "%d of %d %s %s left, fewer than --min-gpus %d%s%s", left, wish->most, noun,
+                      left == 1 ? "is" : "are", wish->least, colon, reason);
+        else
+            error_set(err, STATUS_DEVICE,
+                      "%d of %d %s are left, and no number of ranks from --min-gpus %d to %d can share the batch%s%s",
+                      left, wish->most, noun, wish->least, left, colon, reason);
+        return left ? error_hint(err, "a smaller --min-gpus") : STATUS_DEVICE;
+    }
     if (places->count == wish->most && (before == 0 || before >= places->count)) return STATUS_OK;
     if (wish->step >= 0) snprintf(where, sizeof where, " from step %" PRId64, wish->step);
     if (virtual_ranks)
         snprintf(bits, sizeof bits, "the bits stay the same (train.virtual_ranks %" PRId64 ")", virtual_ranks);
-    log_info("%s on %d of %d %s%s%s%s; %s", wish->resume ? "continuing" : "starting", places->count, wish->most,
-             places->gpus ? "GPUs" : "ranks", where, *reason ? ": " : "", reason, bits);
+    log_info("%s on %d of %d %s%s%s%s; %s", wish->resume ? "continuing" : "starting", places->count, wish->most, noun,
+             where, colon, reason, bits);
     return STATUS_OK;
 }
 

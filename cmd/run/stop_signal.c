@@ -5,7 +5,6 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <stdatomic.h>
 
 /* Atomic, as the signal may interrupt any thread of the process. */
 static atomic_int pending;
