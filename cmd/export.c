@@ -315,8 +315,7 @@ static void export_folder_close(struct export_folder *folder)
         if (fs_exists(folder->out) && checkpoint_remove_tree(folder->former, &err) != STATUS_OK)
             log_warn("%s", err.text);
     }
-    run_lock_release(folder->lock, true);
-    folder->lock = NULL;
+    run_lock_release(TAKEN(folder->lock), true);
 }
 
 /* vLLM takes A and B only, and their scale is lora_alpha and r. */

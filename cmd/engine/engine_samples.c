@@ -29,21 +29,6 @@ static enum status read_prompt(const struct engine *t, int i, struct error *err)
     return STATUS_OK;
 }
 
-static enum status open_tokenizer(const struct run_spec *spec, struct engine_samples *s, struct error *err)
-{
-    bool text = false;
-    for (int i = 0; i < s->count; i++) text = text || spec->train.samples[i].text;
-    if (!text) return STATUS_OK;
-    if (!spec->model.tokenizer_folder) {
-        error_set(err, STATUS_USAGE, "train.samples has a text, and the model has no tokenizer");
-        return error_hint(err, "set model.tokenizer, or give prompts as lists of token ids, [[1, 2, 3]]");
-    }
-    const enum status status = tokenizer_folder_open(spec->model.tokenizer_folder, &s->tokenizer, err);
-    if (status == STATUS_OK) return STATUS_OK;
-    error_prefix(err, "train.samples");
-    return status == STATUS_USAGE ? error_hint(err, "give prompts as lists of token ids, [[1, 2, 3]]") : status;
-}
-
 enum status engine_read_samples(struct engine *t, struct error *err)
 {
     const struct run_spec *spec = t->spec;
@@ -54,7 +39,17 @@ enum status engine_read_samples(struct engine *t, struct error *err)
     s->count = spec->train.num_samples;
     s->max_tokens = spec->train.sample_tokens;
     s->prompts = memory_zeroed((size_t)s->count, sizeof *s->prompts);
-    TRY(open_tokenizer(spec, s, err));
+    bool text = false;
+    for (int i = 0; i < s->count; i++) text = text || spec->train.samples[i].text;
+    if (text && !spec->model.tokenizer_folder) {
+        error_set(err, STATUS_USAGE, "train.samples has a text, and the model has no tokenizer");
+        return error_hint(err, "set model.tokenizer, or give prompts as lists of token ids, [[1, 2, 3]]");
+    }
+    if (text && tokenizer_folder_open(spec->model.tokenizer_folder, &s->tokenizer, err) != STATUS_OK) {
+        error_prefix(err, "train.samples");
+        return err->code == STATUS_USAGE ? error_hint(err, "give prompts as lists of token ids, [[1, 2, 3]]")
+                                         : err->code;
+    }
     TRY(end_tokens_read(spec->model.folder, t->desc.source, &s->ends, err));
     for (int i = 0; i < s->count; i++)
         if (read_prompt(t, i, err) != STATUS_OK) return error_prefix(err, "train.samples: prompt %d", i + 1);

@@ -115,7 +115,7 @@ enum status watched_run_open(struct watched_run *run, const char *folder, struct
     struct error why;
     struct stat facts;
     bool changed, there;
-    *run = (struct watched_run){.folder = memory_text(folder), .name = memory_text("")};
+    *run = (struct watched_run){.folder = memory_text(folder)};
     for (size_t n = strlen(run->folder); n > 1 && run->folder[n - 1] == '/'; n--) run->folder[n - 1] = 0;
     if (io_stat(folder, &facts) == 0 && !S_ISDIR(facts.st_mode)) {
         const char *name = basename(run->folder);
@@ -133,7 +133,6 @@ enum status watched_run_open(struct watched_run *run, const char *folder, struct
                          "'%s' has no metrics.jsonl; hint: ztrain report takes run folders, such as runs/NAME, or of "
                          "several adapters runs/NAME/ADAPTER",
                          folder);
-    free(run->name);
     run->name = memory_text(basename(realpath(run->folder, real) ? real : run->folder));
     char spec[FS_PATH_MAX];
     TRY(fs_join(spec, folder, "run.yaml", STATUS_CHECKPOINT, err));

@@ -58,11 +58,9 @@ struct trace_file *trace_file_new(const char *path, const char *steps, int64_t d
 
 static void stop_recording(struct trace_file *t)
 {
-    span_recorder_free(t->work);
-    span_recorder_free(t->phases);
-    event_free(t->base);
-    t->work = t->phases = NULL;
-    t->base = NULL;
+    span_recorder_free(TAKEN(t->work));
+    span_recorder_free(TAKEN(t->phases));
+    event_free(TAKEN(t->base));
 }
 
 void trace_file_free(struct trace_file *t)

@@ -56,8 +56,7 @@ struct background_save {
 static void do_job(struct background_save *b, enum job job)
 {
     if (job != JOB_WORK) {
-        checkpoint_saving_free(b->saving, true);
-        b->saving = NULL;
+        checkpoint_saving_free(TAKEN(b->saving), true);
         return;
     }
     /* a checkpoint follows the lines of its steps */
@@ -291,8 +290,7 @@ static void begin_save(struct run *run, bool here, double since)
 static void end_save(struct run *run)
 {
     struct background_save *b = run->background;
-    checkpoint_saving_free(b->saving, true);
-    b->saving = NULL;
+    checkpoint_saving_free(TAKEN(b->saving), true);
     b->state = SAVE_NONE;
     run->deadline.under_way = false;
 }

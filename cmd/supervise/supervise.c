@@ -112,8 +112,7 @@ static void line_pump_run(struct line_pump *pump, bool last)
     }
     if (!last || pump->from < 0) return;
     write_lines(pump, true);
-    close(pump->from);
-    pump->from = -1;
+    fs_close(&pump->from);
 }
 
 static void pump_all_lines(struct job *job, bool last)
