@@ -123,10 +123,8 @@ void terminal_line_put(struct terminal_line *line, enum ink ink, const char *tex
 const char *figure_plain(double value, char out[FIGURE_MAX])
 {
     const double size = fabs(value);
-    if (!isfinite(value))
-        snprintf(out, FIGURE_MAX, "-");
-    else if (value == 0)
-        snprintf(out, FIGURE_MAX, "0");
+    if (!isfinite(value) || value == 0)
+        snprintf(out, FIGURE_MAX, "%s", value == 0 ? "0" : "-");
     else if (size < 0.1 || size >= 1e6)
         snprintf(out, FIGURE_MAX, "%.3g", value);
     else

@@ -115,10 +115,9 @@ void console_summary(const struct run_spec *spec, const char *metrics_path, cons
                  (double)s->tokens / s->seconds, process);
     if (!*s->best_checkpoint)
         snprintf(where, sizeof where, "no checkpoint of this history is left");
-    else if (s->checkpoint_step == s->best_step)
-        snprintf(where, sizeof where, "its checkpoint is %s/%s", checkpoints, s->best_checkpoint);
     else
-        snprintf(where, sizeof where, "its checkpoint is not kept, the nearest is %s/%s", checkpoints,
+        snprintf(where, sizeof where, "its checkpoint is %s%s/%s",
+                 s->checkpoint_step == s->best_step ? "" : "not kept, the nearest is ", checkpoints,
                  s->best_checkpoint);
     const double *best = s->best;
     char more[96] = "";

@@ -185,12 +185,10 @@ static enum status loop_report_spike(struct run *run, const struct step_metrics 
                                         .num_sources = t->mixture.order.count,
                                         .paths = (const char *const *)run->spec->data.train.items};
     console_break(&run->console);
-    if (isfinite(m->loss))
-        log_warn("step %" PRId64 ": the loss %.4f is more than %g times the running mean %.4f; metrics.jsonl names the "
-                 "step's samples",
-                 m->step, m->loss, spike.factor, spike.mean);
-    else
-        log_warn("step %" PRId64 ": the loss is not finite; metrics.jsonl names the step's samples", m->step);
+    log_warn(isfinite(m->loss) ? "step %" PRId64 ": the loss %.4f is more than %g times the running mean %.4f; "
+                                 "metrics.jsonl names the step's samples"
+                               : "step %" PRId64 ": the loss is not finite; metrics.jsonl names the step's samples",
+             m->step, m->loss, spike.factor, spike.mean);
     return metrics_spike(run->metrics, &spike, err);
 }
 
