@@ -51,11 +51,6 @@ static bool init_to_stdout(const struct init *t)
     return strcmp(t->flags.out, "-") == 0;
 }
 
-static enum status init_check_out(const struct init *t, struct error *err)
-{
-    return init_to_stdout(t) ? STATUS_OK : command_check_out(t->flags.out, t->flags.force, err);
-}
-
 static enum status init_load_spec(const struct init *t, struct run_spec **spec, struct error *err)
 {
     RELEASED(spec_report_release) struct spec_report report = {0};
@@ -172,12 +167,13 @@ enum status cmd_init(int argc, char **argv, struct error *err)
     TRY(command_line_parse(&command_line, argc, argv, &t->flags, err));
     if (t->flags.method && init_find_method(t->flags.method, &method, err) != STATUS_OK) /* before any question */
         return error_prefix(err, "--method");
-    TRY(init_check_out(t, err));
+    TRY(command_check_out(t->flags.out, t->flags.force || init_to_stdout(t), err));
     TRY(init_take_inputs(t, err));
     TRY(t->cuda ? init_plan_gpus(t, err) : init_plan_cpu(t, err));
     TRY(init_build(t, true, err));
     OWNED char *text = init_spec(t);
-    TRY(init_check_out(t, err)); /* again: answers may have taken minutes */
+    TRY(command_check_out(t->flags.out, t->flags.force || init_to_stdout(t),
+                          err)); /* again: answers may have taken minutes */
     if (init_to_stdout(t))
         fputs(text, stdout); /* main() looks for errors */
     else

@@ -146,10 +146,8 @@ enum status plan_dry_run(struct run_spec *spec, int world, const char *world_sou
     TRY(plan_print_policies(&engine, false, err));
     TRY(check_plan_printed(err));
     TRY(zero_check_folders(engine.zero, err));
-    if (refused.code != STATUS_OK) {
-        *err = refused;
-        TRY(refused.code);
-    }
+    if (refused.code != STATUS_OK) *err = refused;
+    TRY(refused.code);
     return memory_limit_check(&engine, err);
 }
 

@@ -112,11 +112,10 @@ static void log_products(const struct bootstrap *boot, const struct cpu_kernels 
     }
 }
 
+typedef void say_kernels(const struct bootstrap *boot, const struct cpu_kernels *all, const struct cpu_kernels *common);
+
 /* Collective: reduces `own` to the kernels that all ranks have. say: logs the differences (rank 0). */
-static enum status choose_common_kernels(const struct engine *t, struct cpu_kernels *own,
-                                         void (*say)(const struct bootstrap *boot, const struct cpu_kernels *all,
-                                                     const struct cpu_kernels *common),
-                                         struct error *err)
+static enum status choose_common(const struct engine *t, struct cpu_kernels *own, say_kernels *say, struct error *err)
 {
     OWNED struct cpu_kernels *all = memory_alloc((size_t)t->world * sizeof *all);
     TRY(comm_exchange(t->comm, own, sizeof *own, all, err));
@@ -147,9 +146,9 @@ static enum status choose_kernels(const struct engine *t, struct cpu_kernels *ke
             "the run continues with the %s kernels that it began with, so that its bits stay the same; this CPU has "
             "%s; hint: ZTRAIN_CPU_ISA=%s uses them",
             kept, had, cpu_isa_name(best));
-    TRY(choose_common_kernels(t, kernels, log_chosen_instructions, err));
+    TRY(choose_common(t, kernels, log_chosen_instructions, err));
     TRY(agree(t->comm, cpu_kernels_choose_products(kernels, t->kernels_before, choose_fixed(t), err), err));
-    return choose_common_kernels(t, kernels, log_products, err);
+    return choose_common(t, kernels, log_products, err);
 }
 
 /* ---- multiprocessors for NCCL -------------------------------------------- */

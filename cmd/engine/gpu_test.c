@@ -60,10 +60,8 @@ static enum status test_all(struct gpu_test *test, struct error *err)
     TRY(device_open(DEVICE_CPU, 0, test->device->threads, &test->cpu, err));
     TRY(self_test_new(test->device, test->cpu, &test->checker, err));
     for (int op = 0; op < OPS_COUNT; op++) TRY(test_op(test, op, err));
-    if (test->failed.code != STATUS_OK) {
-        *err = test->failed;
-        return err->code;
-    }
+    if (test->failed.code != STATUS_OK) *err = test->failed;
+    TRY(test->failed.code);
     if (!device_has_graphs(test->device)) return STATUS_OK;
     TRY(self_test_step(test->device, differs, sizeof differs, err));
     tell(test, "a captured step", differs);

@@ -21,12 +21,11 @@ static enum status parse_rate(const char *option, const char *word, const char *
     } units[] = {{"Gbit", 1e9 / 8}, {"GB", 1e9}, {"Mbit", 1e6 / 8}, {"MB", 1e6}};
     char *end;
     double value = strtod(text, &end);
-    for (size_t i = 0; i < COUNT_OF(units); i++) {
+    for (size_t i = 0; i < COUNT_OF(units); i++)
         if (end != text && value > 0 && isfinite(value) && strcmp(end, units[i].unit) == 0) {
             *bytes_per_s = value * units[i].bytes;
             return STATUS_OK;
         }
-    }
     error_set(err, STATUS_USAGE, "--%s: %s'%s' is not a rate", option, word, text);
     return error_hint(err, "a number and Gbit or GB (per second), e.g. 400Gbit, 450GB");
 }
@@ -41,12 +40,11 @@ static enum status take_assumption(const char *word, struct assumed_gpu *setting
         const char *word;
         size_t offset;
     } rates[] = {ASSUMED_RATES(RATE_ROW)};
-    for (int i = 0; i < ASSUMPTION_COUNT; i++) {
+    for (int i = 0; i < ASSUMPTION_COUNT; i++)
         if (strcmp(assumption_words[i], word) == 0) {
             settings->assumptions |= 1u << i;
             return STATUS_OK;
         }
-    }
     for (size_t i = 0; i < COUNT_OF(rates); i++) {
         const size_t length = strlen(rates[i].word);
         if (strncmp(rates[i].word, word, length) == 0)

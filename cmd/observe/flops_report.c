@@ -280,6 +280,5 @@ void flops_report_end(struct run *run, bool broken_off)
     stream_sync(t->compute);
     stream_sync(zero_stream(t->zero));
     if (!broken_off) report_step(run, seconds_now() - run->profile_start);
-    if (t->profile) return;
-    ops_profiler_free(TAKEN(t->profiler));
+    if (!t->profile) ops_profiler_free(TAKEN(t->profiler));
 }

@@ -78,7 +78,7 @@ static void put_facts(const struct watched_run *run)
 static void put_events(const struct watched_run *run)
 {
     const char *before = "";
-    char *text;
+    OWNED char *text = NULL;
     FILE *all = memory_stream(&text, NULL);
     for (int k = 0; k <= EVENT_EPOCH; k++) {
         const int64_t n = run->metrics.events[k].total;
@@ -88,10 +88,7 @@ static void put_events(const struct watched_run *run)
         before = ", ";
     }
     fclose(all);
-    if (*text)
-        put_fact("events", text);
-    else
-        free(text);
+    if (*text) put_fact("events", TAKEN(text));
     const struct report_events *failures = &run->metrics.events[EVENT_FAILURE];
     if (failures->count && run->state == RUN_STOPPED)
         put_fact("failed", memory_text(PRINTABLE(failures->items[failures->count - 1].text)));

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* clang-format off */
 /* loop.c: the training loop. Time runs to the right; an evaluation and a checkpoint are due after step 8:
  *
  *     host     enqueue 7, vote | collect 6 | enqueue 8, vote | collect 7, 8 | evaluate | save | enqueue 9, vote
@@ -10,7 +9,6 @@
  * writes the metrics: on a GPU one step later, so that the GPU never waits for the host, on the CPU at once. Before
  * anything is done between two steps, all steps are collected (between_steps()). A vote to stop makes a checkpoint due
  * after the step; a vote within a step breaks that step off, and the checkpoint is one of the step before it. */
-/* clang-format on */
 #include "cmd/observe/flight_recorder.h"
 #include "cmd/observe/integrity.h"
 #include "cmd/observe/reports.h"

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* clang-format off */
 /* rank_main.c: see rank_main.h. The stations of rank_run():
  *
  *     comm_open()           the ranks meet                                  on failure: rank_end_unmet()
@@ -8,10 +7,9 @@
  *     comm_barrier()        all ranks have come this far: 0 or 75           on failure: rank_end_in_failure()
  *     rank_release_run(), bootstrap_finish()
  *
- * Three failures end a rank from outside this order: a thread that is refused memory, a library that calls exit() (both
- * rank_abort_exhausted()), and a call on a file or a device that blocks for too long (end_blocked_rank(), in the thread that
- * watches over the rank). */
-/* clang-format on */
+ * Three failures end a rank from outside this order: a thread that is refused memory and a library that calls exit()
+ * (rank_abort_exhausted()), and a call on a file or a device that blocks for too long (end_blocked_rank(), in the
+ * thread that watches over the rank). */
 #include "cmd/train/rank_main.h"
 
 #include "cmd/observe/flight_recorder.h"
