@@ -82,9 +82,8 @@ static enum status build_plan(struct engine *t, struct run_spec *spec, int world
                               struct error *err)
 {
     char why[256] = "";
-    const enum spec_device wanted = spec->train.device;
-    const bool cuda = !option && wanted != SPEC_DEVICE_CPU && device_cuda_available(why);
-    const bool assumed = option || (wanted == SPEC_DEVICE_CUDA && !cuda);
+    const bool cuda = !option && spec->train.device != SPEC_DEVICE_CPU && device_cuda_available(why);
+    const bool assumed = option || (spec->train.device == SPEC_DEVICE_CUDA && !cuda);
     int ctas;
     if (assumed && !option)
         log_info("no GPU here (%s): the plan assumes one, and estimates cuDNN's workspace", why);

@@ -85,13 +85,12 @@ static void print_speed_kinds(const struct simulated_run *p, const struct simula
 static void print_speed_of_run(struct simulated_run *p, double seconds, double price)
 {
     struct error unknown = {.code = STATUS_OK};
-    const struct run_spec *spec = p->engine.spec;
     int64_t steps = 0; /* they follow from data that cannot be read */
     p->engine.quiet = true;
     if (engine_open_data(&p->engine, &unknown) == STATUS_OK)
         steps = p->engine.total_steps;
-    else if (spec->train.epochs <= 0)
-        steps = spec->train.max_steps;
+    else if (p->engine.spec->train.epochs <= 0)
+        steps = p->engine.spec->train.max_steps;
     if (!steps) {
         printf("\n  the whole run: its steps are not known: %s\n", PRINTABLE(unknown.text));
         return;

@@ -185,10 +185,9 @@ static enum status engine_store_base(struct engine *t, struct error *err)
 static const char *experts_not_shared(const struct engine *t)
 {
     const struct run_spec *spec = t->spec;
-    const int64_t parts = spec->expert_parallel_size;
     if (!t->desc.experts.count) return "the model has no experts";
-    if (t->world % parts != 0) return "it does not divide the number of ranks";
-    if (t->desc.experts.count % parts != 0) return "it does not divide the number of experts";
+    if (t->world % spec->expert_parallel_size != 0) return "it does not divide the number of ranks";
+    if (t->desc.experts.count % spec->expert_parallel_size != 0) return "it does not divide the number of experts";
     if (t->desc.norm_place != NORM_BEFORE) return "norms follow the experts";
     if (spec->optimizer.type == OPTIMIZER_MUON) return "Muon updates whole matrices, in turns of all ranks";
     if (spec->train.virtual_ranks > 0)

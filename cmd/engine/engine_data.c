@@ -417,14 +417,13 @@ static enum status open_validation_data(struct engine *t, struct error *err)
 
 static enum status open_data(struct engine *t, struct error *err)
 {
-    const struct run_spec *spec = t->spec;
     TRY(open_training_data(t, err));
     TRY(token_stream_check(&t->train_config, err));
     t->steps_per_epoch = token_stream_steps_per_epoch(&t->train_config);
     t->total_steps = spec_resolve_steps(t->spec, t->steps_per_epoch);
     TRY(check_data_schedule(t, err));
-    if (spec->data.validation.count) return open_validation_data(t, err);
-    if (spec->train.eval_interval_steps)
+    if (t->spec->data.validation.count) return open_validation_data(t, err);
+    if (t->spec->train.eval_interval_steps)
         log_info("train.eval_interval_steps is set, but there is no data.validation: nothing is evaluated");
     if (t->samples && t->rank == 0)
         log_info("train.samples is set, but there is no data.validation: samples come with evaluations");

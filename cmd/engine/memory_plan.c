@@ -185,13 +185,12 @@ static size_t memory_bytes(const struct engine *t)
 enum status memory_plan_allocate(struct engine *t, struct error *err)
 {
     struct arena local, shared, host;
-    const size_t own = t->plan.local.used;
     arena_init_dry(&shared); /* a rank alone shares nothing */
     arena_init(&host, NULL, 0);
     TRY(device_alloc(t->device, memory_bytes(t), &t->memory, err));
-    arena_init(&local, t->memory, own);
+    arena_init(&local, t->memory, t->plan.local.used);
     if (t->plan.shared.used) {
-        void *segment = (char *)t->memory + own;
+        void *segment = (char *)t->memory + t->plan.local.used;
         if (t->comm) TRY(comm_share(t->comm, t->plan.shared.used, &segment, err));
         arena_init(&shared, segment, t->plan.shared.used);
     }

@@ -68,9 +68,8 @@ struct comms {
 /* Of a block, its experts or its frozen tensors. */
 static bool is_block(const struct comms *c, const struct comm_log_row *row)
 {
-    const struct tensor_table *table = &c->engine->table;
-    const int owner = row->unit < 0 ? -1 : table->units[row->unit].owner;
-    return owner > 0 && owner < tensor_table_head(table);
+    const int owner = row->unit < 0 ? -1 : c->engine->table.units[row->unit].owner;
+    return owner > 0 && owner < tensor_table_head(&c->engine->table);
 }
 
 /* Whether both rows are of blocks and of one collective for one purpose. */

@@ -92,12 +92,11 @@ enum status integrity_compare_passes(void *context, const double *losses, struct
 
 enum status run_hash_state(struct run *run, int states, uint64_t *hashes, struct error *err)
 {
-    const struct shard_layout *layout = &run->engine.layout;
     const struct state_slices slices = zero_slices(run->engine.zero);
     RELEASED(state_hash_release) struct state_hash hash = {0};
-    state_hash_init(&hash, layout, comm_rank(run->comm), states);
+    state_hash_init(&hash, &run->engine.layout, comm_rank(run->comm), states);
     for (int s = 0; s < states; s++)
-        for (int unit = 0; unit < layout->num_trained; unit++) {
+        for (int unit = 0; unit < run->engine.layout.num_trained; unit++) {
             float *own;
             TRY(state_slice(slices, SLICE_READ, (enum state_kind)s, unit, &own, err));
             state_hash_add(&hash, (enum state_kind)s, unit, own);

@@ -73,7 +73,6 @@ enum status restart_after(const struct restart *last, const struct restart_rules
 {
     char newest[64] = "none", from[64] = ", again from where the run began", above[FS_PATH_MAX];
     int64_t sum = -1; /* of the steps of all adapters, which grows with each checkpoint of any */
-    const bool several = rules->wish.spec->run.group;
     const enum status code = (enum status)end->code;
     if (code != STATUS_PEER && code != STATUS_BROKEN) return code;
     for (const struct run_spec *spec = rules->wish.spec; spec; spec = spec->next) {
@@ -81,7 +80,7 @@ enum status restart_after(const struct restart *last, const struct restart_rules
         if (step >= 0) sum = sum < 0 ? step : sum + step;
     }
     struct restart next = {.number = last->number + 1, .step = sum, .code = code};
-    if (next.step >= 0 && several) {
+    if (next.step >= 0 && rules->wish.spec->run.group) {
         fs_parent(rules->home->path, above);
         snprintf(next.run, sizeof next.run, "%.3071s", above);
         snprintf(newest, sizeof newest, "the same");

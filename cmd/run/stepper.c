@@ -119,10 +119,8 @@ static enum status run_micros(struct train_step *steps, int count, struct batch 
             jobs[num_jobs++] = stepper_job(t, kept ? kept[micro] : &steps[i].last, false);
         }
         TRY(transformer_train(jobs, num_jobs, steps->stepper->engine->compute, err));
-        for (int i = 0; i < count && micro + 1 < most; i++) {
-            const struct stepper_calls *calls = &steps[i].stepper->calls;
-            TRY(calls->look(calls->context, &stop, err));
-        }
+        for (int i = 0; i < count && micro + 1 < most; i++)
+            TRY(steps[i].stepper->calls.look(steps[i].stepper->calls.context, &stop, err));
     }
     for (int i = 0; i < count; i++) put_preference_sums(steps[i].stepper->engine);
     for (int i = 0; i < count && stop; i++) {
@@ -243,14 +241,13 @@ static enum status run_as_graph(struct train_step *step, struct error *err)
 
 static struct step_rates stepper_rates(const struct run_spec *spec, int64_t k)
 {
-    const bool correct = spec->optimizer.bias_correction;
     double beta1 = spec->optimizer.beta1, beta2 = spec->optimizer.beta2;
     if (schedule_has_betas(&spec->scheduler)) schedule_betas(&spec->scheduler, k, &beta1, &beta2);
     return (struct step_rates){.lr = schedule_lr(&spec->scheduler, optimizer_base_lr(&spec->optimizer), k),
                                .beta1 = beta1,
                                .beta2 = beta2,
-                               .correction1 = correct ? 1.0 - pow(beta1, (double)k) : 1.0,
-                               .correction2 = correct ? 1.0 - pow(beta2, (double)k) : 1.0};
+                               .correction1 = spec->optimizer.bias_correction ? 1.0 - pow(beta1, (double)k) : 1.0,
+                               .correction2 = spec->optimizer.bias_correction ? 1.0 - pow(beta2, (double)k) : 1.0};
 }
 
 enum status stepper_enqueue(struct train_step *steps, int count, struct error *err)

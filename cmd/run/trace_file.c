@@ -148,7 +148,6 @@ static bool trace_wants_phase(void *context, const struct span *span)
 static enum status start_recording(struct trace_file *t, struct error *err)
 {
     struct device *device = t->engine->device;
-    struct stream *compute = t->engine->compute;
     TRY(event_new_timed(device, &t->base, err));
     struct span_recorder_config config = {.capacity = SPANS_AHEAD,
                                           .takes_ops = true,
@@ -160,8 +159,8 @@ static enum status start_recording(struct trace_file *t, struct error *err)
     config.takes_ops = false;
     config.wants = trace_wants_phase;
     TRY(span_recorder_new(device, &config, &t->phases, err));
-    stream_sync(compute);
-    event_record(t->base, compute);
+    stream_sync(t->engine->compute);
+    event_record(t->base, t->engine->compute);
     event_sync(t->base);
     return STATUS_OK;
 }

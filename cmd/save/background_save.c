@@ -289,9 +289,8 @@ static void begin_save(struct run *run, bool here, double since)
 
 static void end_save(struct run *run)
 {
-    struct background_save *b = run->background;
-    checkpoint_saving_free(TAKEN(b->saving), true);
-    b->state = SAVE_NONE;
+    checkpoint_saving_free(TAKEN(run->background->saving), true);
+    run->background->state = SAVE_NONE;
     run->deadline.under_way = false;
 }
 

@@ -254,7 +254,6 @@ static enum status explain_kill(const struct job *job, int signal_number, char t
 static void rank_ended(struct job *job, int rank, int status)
 {
     struct child *child = &job->children[rank];
-    struct control_rank *entry = &job->control->block->ranks[rank];
     struct error err;
     child->running = false;
     if (WIFSIGNALED(status)) {
@@ -278,7 +277,7 @@ static void rank_ended(struct job *job, int rank, int status)
         error_set(&err, (enum status)child->code, "rank %d on %s ended with exit code %d", rank, job->host,
                   child->code);
         fail_job(job, rank, FAILURE_DIED, true, &err);
-    } else if (atomic_load(&entry->state) != RANK_CLOSED && !isfinite(job->left_at)) {
+    } else if (atomic_load(&job->control->block->ranks[rank].state) != RANK_CLOSED && !isfinite(job->left_at)) {
         job->left_at = seconds_now(); /* no failure if the others leave as well */
         job->left_rank = rank;
     }

@@ -24,13 +24,12 @@
 
 static void note_step(struct run *run, const struct train_step *step, struct pending_step *pending)
 {
-    struct engine *t = &run->engine;
     struct step_metrics *m = &pending->metrics;
     m->step = step->last.step;
     m->epoch = step->last.epoch;
     pending->targets = step->last.step_targets;
     pending->tokens = step->last.step_tokens;
-    const struct mixture *mixture = t->train_config.mixture;
+    const struct mixture *mixture = run->engine.train_config.mixture;
     if (mixture) {
         m->sources = pending->sources;
         m->num_sources = mixture->order.count;
@@ -44,7 +43,7 @@ static void note_step(struct run *run, const struct train_step *step, struct pen
     }
     m->seconds.data = step->data_seconds;
     double phases[PHASE_COUNT];
-    phase_times_read(t->phase_times, phases);
+    phase_times_read(run->engine.phase_times, phases);
     const double known = step->untimed ? NAN : 0; /* these are of earlier steps */
     m->seconds.forward = known + phases[PHASE_FORWARD];
     m->seconds.backward = known + phases[PHASE_BACKWARD];
