@@ -68,7 +68,7 @@ static char **squeue_environment(void)
     return variables;
 }
 
-/* Reads the output until its end, the limit, or squeue_free(); terminates the text. */
+/* Reads the output until its end, the limit, or deadline_release(); terminates the text. */
 static void read_squeue_answer(struct squeue *squeue, int fd, char *text, size_t size)
 {
     size_t used = 0;
@@ -171,9 +171,9 @@ static void *ask_squeue_until_end(void *argument)
     return NULL;
 }
 
-/* Ends the thread, and a squeue that it waits for, within a second. NULL is allowed. */
-static void squeue_free(struct squeue *squeue)
+void deadline_release(struct deadline *deadline)
 {
+    struct squeue *squeue = TAKEN(deadline->squeue);
     if (!squeue) return;
     if (squeue->runs) {
         const struct timespec until = time_after(farewell_limit);
@@ -251,11 +251,6 @@ void deadline_look_again(struct deadline *deadline)
         log_info("job %s ends at %s now (squeue), in %.0f s%s", squeue->job, clock_date(end, when), left,
                  found < deadline->end ? ", earlier than before" : ", later than before");
     deadline->end = found;
-}
-
-void deadline_release(struct deadline *deadline)
-{
-    squeue_free(TAKEN(deadline->squeue));
 }
 
 bool deadline_is_near(struct deadline *deadline, double now)

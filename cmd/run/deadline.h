@@ -20,7 +20,7 @@ struct deadline {
 /* Finds and logs the end; a thread asks again every `period` seconds. expected_checkpoint: seconds, until measured. */
 void deadline_init(struct deadline *deadline, double expected_checkpoint, double period);
 
-/* Ends the thread. A deadline that is all zero is allowed. */
+/* Ends the thread, and a squeue that it waits for, within a second. A deadline that is all zero is allowed. */
 void deadline_release(struct deadline *deadline);
 
 /* Takes squeue's newest answer; logs it if the end has moved. Never waits. */
