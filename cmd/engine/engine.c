@@ -301,26 +301,13 @@ static enum status engine_build_model(struct engine *t, struct error *err)
     return STATUS_OK;
 }
 
-/* The device, and the stream on which all engines of this process compute. */
-static enum status engine_open_device(struct engine *t, int threads, struct error *err)
-{
-    if (t->first) {
-        t->device = t->first->device;
-        t->compute = t->first->compute;
-        t->phase_times = t->first->phase_times;
-        t->profiler = t->first->profiler;
-        return STATUS_OK;
-    }
-    if (!t->device) TRY(choose_device(t, threads, err));
-    return stream_new(t->device, STREAM_COMPUTE, &t->compute, err);
-}
-
 static enum status engine_build_one(struct engine *t, int threads, struct error *err)
 {
     const struct run_spec *spec = t->spec;
     const enum status status = engine_shards(t, err);
     TRY(t->comm ? agree(t->comm, status, err) : status); /* what follows is collective */
-    TRY(engine_open_device(t, threads, err));
+    if (!t->device) TRY(choose_device(t, threads, err));
+    if (!t->first) TRY(stream_new(t->device, STREAM_COMPUTE, &t->compute, err)); /* for all engines of this process */
     TRY(choose_graphs(t, err));
     struct zero_config zero = {
         .zero = spec->zero,
@@ -359,6 +346,10 @@ static struct engine *engine_follow(struct engine *first, struct engine *before,
     t->first = first;
     t->boot = first->boot;
     t->simulation = first->simulation;
+    t->device = first->device;
+    t->compute = first->compute;
+    t->phase_times = first->phase_times;
+    t->profiler = first->profiler;
     t->node_ranks = first->node_ranks;
     t->quiet = first->quiet;
     t->profile = first->profile;

@@ -84,9 +84,7 @@ enum status engine_weights_load(struct engine *t, const struct checkpoint *check
 
 enum status engine_weights_load_reference(struct engine *t, const char *dir, struct error *err)
 {
-    struct run_spec *spec = t->spec;
-    char *const pretrained = spec->model.pretrained, *const folder = spec->model.folder,
-                *const adapter = spec->model.adapter;
+    struct run_spec *const spec = t->spec, other_weights = *spec;
     char config[FS_PATH_MAX];
     OWNED char *place = dir ? memory_text(dir) : NULL;
     if (dir) TRY(fs_join(config, dir, "config.json", STATUS_USAGE, err));
@@ -114,15 +112,14 @@ enum status engine_weights_load_reference(struct engine *t, const char *dir, str
             error_set(err, STATUS_USAGE, "preference.reference '%s' is another model: %s", dir, differences.items[0]);
             return error_hint(err, "ztrain score makes a file that can be the reference");
         }
-        spec->model.pretrained = spec->model.folder = place;
+        other_weights.model.pretrained = other_weights.model.folder = place;
     }
-    spec->model.adapter = NULL;
+    other_weights.model.adapter = NULL;
+    t->spec = &other_weights;
     free(TAKEN(t->base_folder));
     const enum status status = engine_weights_load(t, NULL, err);
     free(TAKEN(t->base_folder));
-    spec->model.pretrained = pretrained;
-    spec->model.folder = folder;
-    spec->model.adapter = adapter;
+    t->spec = spec;
     return status;
 }
 

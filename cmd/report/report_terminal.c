@@ -250,8 +250,7 @@ static int choose_report_widths(const struct watched_run *runs, int count, int w
     for (int f = 0; f < FIELDS; f++) widths[f] = terminal_width(heads[f]);
     for (int r = 0; r < count; r++) {
         fill_report_fields(&runs[r], fields);
-        for (int f = 0; f < FIELDS; f++)
-            widths[f] = terminal_width(fields[f]) > widths[f] ? terminal_width(fields[f]) : widths[f];
+        for (int f = 0; f < FIELDS; f++) widths[f] = (int)max64(widths[f], terminal_width(fields[f]));
     }
     for (int f = 0; f < FIELDS; f++) all += widths[f] + 2;
     for (size_t i = 0; i < COUNT_OF(spare) && all - 2 > terminal.columns; i++) {
@@ -311,11 +310,8 @@ static void put_differences(const struct watched_run *runs, int count)
     enum { LEAST_VALUE = 8, MOST_VALUE = 32, LEAST_KEY = 12, MOST_KEY = 40 };
     RELEASED(string_list_release) struct string_list all = watched_runs_differences(runs, count);
     int key_width = LEAST_KEY;
-    for (int i = 0; i < all.count; i++) {
-        const int width = terminal_width(all.items[i]);
-        key_width = width > key_width ? width : key_width;
-    }
-    key_width = key_width > MOST_KEY ? MOST_KEY : key_width;
+    for (int i = 0; i < all.count; i++) key_width = (int)max64(key_width, terminal_width(all.items[i]));
+    key_width = (int)min64(key_width, MOST_KEY);
     const int room = (terminal.columns - key_width) / count - 2, value_width = room > MOST_VALUE ? MOST_VALUE : room;
     putchar('\n');
     if (!all.count)
