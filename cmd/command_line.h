@@ -62,8 +62,7 @@ enum status option_unknown(const char *command, const char *word, const struct o
 
 /* ---- the commands -------------------------------------------------------- */
 
-/* The words that ztrain takes as its first; each is run by cmd_WORD(), where argv[0] is the name. It returns the exit
- * code as a status, or STATUS_HELPED. */
+/* ztrain's first words. Each is run by cmd_WORD(), where argv[0] is the name: an exit code, or STATUS_HELPED. */
 #define COMMANDS(X) \
     X(init)         \
     X(plan)         \

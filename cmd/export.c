@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* export.c: `ztrain export DIR --out HFDIR` writes a checkpoint as a Hugging Face folder, that of an adapter as a PEFT
- * folder. It has its name only when it is whole, and an earlier export stays until then; one process at a time writes
- * it.
+ * folder. It has its name only when it is whole; an earlier export stays until then. One process at a time writes it.
  *
  *     PARENT/NAME                         the export: absent, the earlier one, or the new one
  *     PARENT/.NAME.ztrain-export/         lock, owner (cmd/run/run_lock.h)

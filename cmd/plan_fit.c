@@ -6,8 +6,7 @@
  *
  * The time of a setting with offload counts as a little longer: its estimate is less certain (doubt). A setting that
  * rounds results differently than the spec asks for is listed, but is the best only if nothing else fits. NVMe is
- * slower and takes as much of the device, so it is searched only where a node's host memory is limited or the spec
- * asks. */
+ * slower and takes as much of the device: it is searched only where a node's memory is limited or the spec asks. */
 #include "cmd/plan.h"
 
 static const double same_time = 0.005; /* times that differ by this part are about the same */

@@ -88,8 +88,7 @@ static void log_chosen_instructions(const struct bootstrap *boot, const struct c
         best = more > 0 ? r : best;
     }
     if (cpu_kernels_equal(&all[best], common)) return;
-    /* the lowest that has no more kernels than all ranks have in common; else one whose kernels differ from the best's
-     */
+    /* the lowest that has no more kernels than all ranks have in common; else the lowest that is not like the best */
     for (int r = boot->world - 1; r >= 0; r--)
         if (!cpu_kernels_equal(&all[r], &all[best])) low = r;
     for (int r = boot->world - 1; r >= 0; r--)

@@ -146,9 +146,8 @@ enum status engine_describe_model(const struct run_spec *spec, bool notices, str
 enum status engine_build(struct engine *engine, struct run_spec *spec, int rank, int world, struct comm *comm,
                          int threads, struct error *err);
 
-/* Reads the prompts of the spec into engine->samples, which stays NULL if it has none. STATUS_USAGE, with the prompt's
- * number: a text without a tokenizer; an id outside the vocabulary; a prompt that fills data.seq_length; no causal
- * language model. */
+/* Reads the spec's prompts into engine->samples (NULL: it has none). STATUS_USAGE, with the prompt's number: a text
+ * without a tokenizer; an id outside the vocabulary; one that fills data.seq_length; no causal language model. */
 enum status engine_read_samples(struct engine *engine, struct error *err);
 void engine_samples_free(struct engine_samples *samples); /* NULL is allowed */
 

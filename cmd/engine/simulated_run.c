@@ -221,8 +221,7 @@ enum status simulated_run_step(struct simulated_run *w, unsigned assumptions, co
     TRY(walk_long_step(w, times, err));
     if (w->machine->world == 1 || isinf(used.inside)) return STATUS_OK;
     /* A step waits for the slowest GPU. Spread: the standard deviation that explains what LLM.Q loses from one H100 to
-     * eight, beside its transfers. The factor is about the expected maximum of as many numbers of a normal
-     * distribution. */
+     * eight, beside its transfers. The factor is about the expected maximum of as many normal numbers. */
     const double spread = 0.018, most = sqrt(2 * log(w->machine->world)) - 0.6;
     const double late = spread * most * (times->seconds - times->kinds[TIME_EXPOSED].expected);
     times->kinds[TIME_SLOWEST].expected += late;

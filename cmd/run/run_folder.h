@@ -4,8 +4,7 @@
  *   run.yaml          the effective spec              metrics.jsonl   a line per step
  *   checkpoints/      see ckpt/checkpoint.h           log/            rank-00000.log, …
  *   lock, owner       its owner: run_lock.h           flight/         flight_recorder.h
- *   kernels-GPU.txt   run_kernels.c
- */
+ *   kernels-GPU.txt   run_kernels.c */
 #pragma once
 
 #include "cmd/run/run_lock.h"

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* trace_file.h: --trace: a few steps of all ranks in Chrome's trace format, which Perfetto and chrome://tracing show.
  *
- * A rank is a process of the trace, and its rows (the host, the streams) are threads. A rank keeps up to
- * TRACE_RECORDS_MAX pieces of work; rank 0 collects them after the last traced step and writes the file. Nothing that
- * fails here ends the run. */
+ * A rank is a process of the trace, and its rows (the host, the streams) are threads. It keeps up to TRACE_RECORDS_MAX
+ * pieces of work; rank 0 writes them all after the last traced step. Nothing that fails here ends the run. */
 #pragma once
 
 #include "core/status.h"
