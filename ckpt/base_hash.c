@@ -18,17 +18,21 @@ uint64_t base_hash_bytes(int number, int64_t first, const void *bytes, size_t co
     return sum;
 }
 
-/* The slice that was written last, without its padding. */
-static void base_hash_take(struct base_hash *hash)
+uint64_t base_hash_part(const struct tensor_table *table, const struct shard_layout *layout, int rank, int number,
+                        const float *slice)
 {
-    if (!hash->written) return;
-    const struct unit_info *unit = &hash->table->units[hash->unit];
-    const int64_t word = unit->stored_bytes ? hash->table->word : (int64_t)sizeof *hash->written;
-    const int64_t size = hash->layout->slice[hash->unit] * word, first = size * hash->rank;
+    const struct unit_info *unit = &table->units[number];
+    const int64_t word = unit->stored_bytes ? table->word : (int64_t)sizeof *slice;
+    const int64_t size = layout->slice[number] * word, first = size * rank;
     const int64_t end = unit->stored_bytes ? unit->stored_bytes : unit->numel * word;
     const int64_t count = end - first < size ? end - first : size;
-    if (count > 0)
-        hash->sum += base_hash_bytes(hash->unit - hash->layout->num_trained, first, hash->written, (size_t)count);
+    return count > 0 ? base_hash_bytes(number - layout->num_trained, first, slice, (size_t)count) : 0;
+}
+
+/* The slice that was written last. */
+static void base_hash_take(struct base_hash *hash)
+{
+    if (hash->written) hash->sum += base_hash_part(hash->table, hash->layout, hash->rank, hash->unit, hash->written);
     hash->written = NULL;
 }
 

@@ -16,6 +16,10 @@ enum { BASE_HASH_BLOCK = 64 };
  * multiple of BASE_HASH_BLOCK; so is count, unless the unit ends there. All threads. */
 uint64_t base_hash_bytes(int number, int64_t first, const void *bytes, size_t count);
 
+/* The part of this rank's slice of a unit, as it is read, without padding. */
+uint64_t base_hash_part(const struct tensor_table *table, const struct shard_layout *layout, int rank, int unit,
+                        const float *slice);
+
 /* Adds up while a rank's slices are written. */
 struct base_hash {
     struct state_slices slices;        /* the true ones */

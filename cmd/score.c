@@ -92,7 +92,6 @@ static enum status score_values(const struct score_words *words, const char *fol
     set_value(options, texts, "gradient_accumulation_steps", "1");
     set_value(options, texts, "train.virtual_ranks", "0");
     set_value(options, texts, "train.max_steps", "1");
-    if (words->top_k) set_value(options, texts, "train.logits_dtype", "fp32");
     for (int i = 0; i < words->set.count; i++) options->set[options->num_set++] = words->set.items[i];
     return STATUS_OK;
 }
@@ -110,6 +109,9 @@ static enum status score_take_words(const struct score_words *words, struct opti
     TRY(option_integer("top-k", words->top_k, "a number", 1, 1 << 20, &options->rank.score_top_k, err));
     TRY(option_integer("mismatched", words->mismatched, "a number", 2, 1 << 20, &options->rank.score_together, err));
     options->local_gpus = (int)ranks;
+    if (words->top_k && (words->mismatched || words->per_document))
+        return error_set(err, STATUS_USAGE, "--top-k writes a teacher's file, without %s",
+                         words->mismatched ? "--mismatched" : "--per-document");
     if (words->set.count > OPTIONS_MAX_SET / 2)
         return error_set(err, STATUS_USAGE, "more than %d --set options", OPTIONS_MAX_SET / 2);
     if (!model_folder_find(words->dir, folder))

@@ -262,12 +262,20 @@ static enum status fs_temporary_finish(struct temporary *temporary, const char *
     return fs_sync_dir(parent, code, err);
 }
 
-enum status fs_write_file(const char *path, const void *data, size_t size, enum status code, struct error *err)
+enum status fs_make_file(const char *path, const void *data, size_t size, int64_t bytes, enum status code,
+                         struct error *err)
 {
     struct temporary temporary;
     TRY(fs_temporary_open(&temporary, path, code, err));
     enum status status = fs_write(temporary.fd, temporary.name, data, size, code, err);
+    if (status == STATUS_OK && bytes > (int64_t)size && io_ftruncate(temporary.fd, bytes) != 0)
+        status = error_system(err, code, errno, "cannot extend '%s'", temporary.name);
     return fs_temporary_finish(&temporary, path, status, code, err);
+}
+
+enum status fs_write_file(const char *path, const void *data, size_t size, enum status code, struct error *err)
+{
+    return fs_make_file(path, data, size, 0, code, err);
 }
 
 enum status fs_copy_file(const char *from, const char *to, enum status code, struct error *err)

@@ -61,8 +61,11 @@ enum status fs_mkdirs(const char *path, enum status code, struct error *err);
 /* fsync of a folder, where its file system can: its renames are durable. Beats. */
 enum status fs_sync_dir(const char *path, enum status code, struct error *err);
 
-/* Writes a whole file: a temporary name next to it, fsync, rename, fsync of the folder. */
+/* Writes a whole file: a temporary name next to it, fsync, rename, fsync of the folder. The other one appends zeros up
+ * to `bytes`, without writing them. */
 enum status fs_write_file(const char *path, const void *data, size_t size, enum status code, struct error *err);
+enum status fs_make_file(const char *path, const void *data, size_t size, int64_t bytes, enum status code,
+                         struct error *err);
 
 /* Copies a regular file in the same way, with bounded memory. */
 enum status fs_copy_file(const char *from, const char *to, enum status code, struct error *err);

@@ -333,6 +333,10 @@ static enum status take_preferences(const struct engine *t, const char *key, str
     const struct preference_settings *settings = t->train_config.preference;
     if (!settings) return STATUS_OK;
     const int group = settings->loss == PREFERENCE_KTO ? 1 : 2;
+    if (group == 1 && t->train_config.micro_batch_size < 2)
+        return error_set(err, STATUS_USAGE,
+                         "preference.loss kto compares an answer with another one's prompt; hint: "
+                         "train_micro_batch_size_per_gpu: 2 or more");
     TRY(check_preference_labels(source, settings->loss, key, err));
     TRY(whole_fit_new(source->set, t->spec->data.seq_length, group, &source->fit, err));
     const int64_t all = source->labels->documents / group, dropped = all - source->fit->samples;
@@ -369,6 +373,13 @@ static enum status open_training_data(struct engine *t, struct error *err)
     }
     struct token_source *first = &t->sources.items[0];
     const struct teacher_file *teacher = first->teacher = t->teacher;
+    if (teacher && teacher->header.V != t->desc.vocab_size)
+        return error_set(err, STATUS_USAGE, "'%s' is of a vocabulary of %d tokens, and the model has %" PRId64,
+                         teacher->path, teacher->header.V, t->desc.vocab_size);
+    if (teacher && spec->data.packing != SPEC_PACKING_NONE && !token_stream_masks(&t->train_config))
+        return error_set(err, STATUS_USAGE,
+                         "distill needs documents apart: a teacher expects no next document; hint: "
+                         "data.document_mask: true, or data.packing: false");
     if (teacher &&
         (teacher->header.data != first->fingerprint || teacher->header.tokens != token_set_tokens(first->set))) {
         error_set(err, STATUS_DATA, "'%s' is of other data than data.train", teacher->path);

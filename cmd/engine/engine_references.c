@@ -56,7 +56,7 @@ static enum status check_numbers(const char *path, const struct token_source *so
         if (isfinite(source->references[document]) && !(kto && !isfinite(source->kl_references[document]))) continue;
         return error_set(
             err, STATUS_DATA,
-            "'%s' has no finite log-probability of document %u: it is not finished, or the model gave none", path,
+            "'%s' has no finite log-probability of document %u: it is not finished, or left the document out", path,
             document);
     }
     return STATUS_OK;
@@ -82,11 +82,40 @@ enum status engine_read_reference(const struct engine *t, const char *path, stru
     return error_hint(err, "ztrain score … --mismatched %" PRId64 " --set data.seq_length=%" PRId64, together, longest);
 }
 
+/* Whether its model is this run's; that of a file may be any. */
+static enum status check_folder(const struct engine *t, const char *folder, struct error *err)
+{
+    RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
+    RELEASED(model_desc_release) struct model_desc other = {0};
+    RELEASED(string_list_release) struct string_list differences = {0};
+    char config[FS_PATH_MAX], adapter[FS_PATH_MAX];
+    TRY(fs_join(config, folder, "config.json", STATUS_USAGE, err));
+    TRY(fs_join(adapter, folder, "adapter_config.json", STATUS_USAGE, err));
+    if (fs_exists(adapter))
+        return error_set(err, STATUS_USAGE,
+                         "preference.reference '%s' is an adapter; hint: ztrain export RUN --merge makes a model",
+                         folder);
+    if (!fs_exists(config)) TRY(checkpoint_open(folder, false, &checkpoint, err));
+    if (checkpoint && (t->table.adapted || checkpoint->adapter)) {
+        error_set(err, STATUS_USAGE, "preference.reference '%s' is a checkpoint, and there is an adapter", folder);
+        return error_hint(err, "ztrain export makes a folder that can be a reference");
+    }
+    TRY(checkpoint ? model_desc_from_json(checkpoint->model, folder, &other, err)
+                   : model_desc_load(folder, &other, err));
+    model_desc_compare(&other, &t->desc, &differences);
+    if (differences.count == 0) return STATUS_OK;
+    const char *key = differences.items[0]; /* "'hidden_size' of the model was …" */
+    error_set(err, STATUS_USAGE, "preference.reference '%s' is another model than this run's: its %.*s differs", folder,
+              (int)strcspn(key, " "), key);
+    return error_hint(err, "ztrain score makes a file that can be the reference");
+}
+
 enum status engine_check_reference(struct engine *t, struct error *err)
 {
     struct reference found;
     char path[FS_PATH_MAX];
     TRY(engine_find_reference(t, &found, err));
+    if (found.kind == REFERENCE_FOLDER) return check_folder(t, found.folder, err);
     for (int i = 0; found.kind == REFERENCE_FILE && engine_reference_source(t, i); i++) {
         TRY(engine_reference_file(t, i, path, err));
         TRY(engine_read_reference(t, path, engine_reference_source(t, i), err));

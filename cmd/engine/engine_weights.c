@@ -94,26 +94,12 @@ enum status engine_weights_load_reference(struct engine *t, const char *dir, str
         master.count = 1;
         master.weights_only = true;
         TRY(checkpoint_open(dir, false, &checkpoint, err));
-        if (t->table.adapted || checkpoint->adapter) {
-            error_set(err, STATUS_USAGE, "preference.reference '%s' is a checkpoint, and there is an adapter", dir);
-            return error_hint(err, "ztrain export makes a folder that can be a reference");
-        }
         const struct huggingface_source source = pretrained_weights(t);
         TRY(checkpoint_check_table(checkpoint, &t->table, err));
         TRY(engine_load_corrections(t, checkpoint, &source, err));
         return checkpoint_load(checkpoint, &t->table, &t->layout, t->rank, master, err);
     }
-    if (dir) {
-        RELEASED(model_desc_release) struct model_desc other = {0};
-        RELEASED(string_list_release) struct string_list differences = {0};
-        TRY(model_desc_load(dir, &other, err));
-        model_desc_compare(&other, &t->desc, &differences);
-        if (differences.count > 0) {
-            error_set(err, STATUS_USAGE, "preference.reference '%s' is another model: %s", dir, differences.items[0]);
-            return error_hint(err, "ztrain score makes a file that can be the reference");
-        }
-        other_weights.model.pretrained = other_weights.model.folder = place;
-    }
+    if (dir) other_weights.model.pretrained = other_weights.model.folder = place;
     other_weights.model.adapter = NULL;
     t->spec = &other_weights;
     free(TAKEN(t->base_folder));

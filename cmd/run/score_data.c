@@ -5,7 +5,7 @@
 #include "comm/agree.h"
 #include "core/data/logps_file.h"
 
-enum { PART = 32 /* micro-batches of a rank */ };
+enum { PART = 32 /* micro-batches of a rank */, TELL_SECONDS = 10 };
 
 /* ---- any result ---------------------------------------------------------- */
 
@@ -50,12 +50,16 @@ enum status score_samples(struct engine *t, const struct score_job *job, int64_t
     TRY(comm_broadcast(t->comm, &done, sizeof done, 0, err));
     if (t->rank == 0 && done < samples)
         log_info("%s: scoring %" PRId64 " of %" PRId64 " samples", job->name, samples - done, samples);
+    double told = seconds_now();
     *complete = true;
     while (done < samples && *complete) {
         const int64_t count = samples - done < part ? samples - done : part;
         TRY(agree(t->comm, score_part(t, job, done, count, rows, visit, err), err));
         done += count;
         *complete = done == samples || !asked_to_stop(t);
+        if (t->rank != 0 || seconds_now() < told + TELL_SECONDS) continue;
+        told = seconds_now();
+        log_info("%s: %" PRId64 " of %" PRId64 " samples are scored", job->name, done, samples);
     }
     return STATUS_OK;
 }
@@ -93,45 +97,74 @@ static enum status write_logps(struct score_visit *visit, struct error *err)
     return STATUS_OK;
 }
 
-/* Rank 0 reads what there is, or begins a file. *done: the first samples that have numbers. */
-static enum status begin_logps(const struct score_job *job, int64_t *done, struct error *err)
+static struct logps_header wanted_header(const struct score_job *job)
+{
+    const bool mismatched = scores_mismatched(job);
+    return (struct logps_header){.data = job->data,
+                                 .model = job->model,
+                                 .together = mismatched ? (int32_t)job->config.micro_batch_size : 0,
+                                 .longest = mismatched ? (int32_t)job->config.data.seq_length : 0};
+}
+
+/* Whether the file has all numbers of its samples, or that of `*done` of them. STATUS_USAGE: it is another one. */
+static enum status read_logps(const struct score_job *job, double **logps, double **mismatched, int64_t *done,
+                              struct error *err)
 {
     const struct first_fit *fit = job->config.source.fit;
-    const int64_t documents = token_set_documents(job->config.source.set);
-    OWNED double *logps = NULL, *mismatched = NULL;
-    struct logps_header header, wanted = {.data = job->data, .model = job->model};
-    struct error unread;
-    if (scores_mismatched(job)) {
-        wanted.together = (int32_t)job->config.micro_batch_size;
-        wanted.longest = (int32_t)job->config.data.seq_length;
+    const struct logps_header wanted = wanted_header(job);
+    struct logps_header header;
+    *done = 0;
+    if (logps_read(job->path, token_set_documents(job->config.source.set), &header, logps, mismatched, err) !=
+            STATUS_OK ||
+        memcmp(&header, &wanted, sizeof header) != 0) {
+        error_set(err, STATUS_USAGE, "'%s' is of other data or of another model, or no file of ztrain score",
+                  job->path);
+        return error_hint(err, "remove it, or name a new one");
     }
-    const bool read = logps_read(job->path, documents, &header, &logps, &mismatched, &unread) == STATUS_OK &&
-                      memcmp(&header, &wanted, sizeof header) == 0;
-    for (int64_t i = 0; read && i < fit->starts[fit->samples]; i++) {
+    for (int64_t i = 0; i < fit->starts[fit->samples]; i++) {
         const uint32_t document = fit->documents[i];
-        if (isnan(logps[document]) || (mismatched && isnan(mismatched[document]))) break;
+        if (!isfinite((*logps)[document]) || (*mismatched && !isfinite((*mismatched)[document]))) break;
         *done += i + 1 == fit->starts[*done + 1];
     }
-    if (read) return STATUS_OK;
-    if (job->replaces || !fs_exists(job->path)) return logps_create(job->path, &wanted, documents, err);
-    error_set(err, STATUS_USAGE, "'%s' is of other data or of another model, or no file of ztrain score", job->path);
-    return error_hint(err, "remove it, or name a new one");
+    return STATUS_OK;
+}
+
+/* Rank 0 reads what there is, or begins a file. */
+static enum status begin_logps(const struct score_job *job, int64_t *done, struct error *err)
+{
+    const struct logps_header wanted = wanted_header(job);
+    OWNED double *logps = NULL, *mismatched = NULL;
+    const bool there = fs_exists(job->path);
+    const enum status status = there ? read_logps(job, &logps, &mismatched, done, err) : STATUS_OK;
+    if (there && (status == STATUS_OK || !job->replaces)) return status;
+    *done = 0;
+    return logps_create(job->path, &wanted, token_set_documents(job->config.source.set), err);
+}
+
+/* Another command may have begun the same file. */
+static enum status open_logps(const struct score_job *job, int *fd, struct error *err)
+{
+    const struct logps_header wanted = wanted_header(job);
+    TRY(fs_open_regular(job->path, O_RDWR, STATUS_DATA, fd, NULL, err));
+    return logps_check(*fd, job->path, &wanted, err);
 }
 
 enum status score_data(struct engine *t, const struct score_job *job, double **logps, double **mismatched,
                        bool *complete, struct error *err)
 {
     const struct row_results rows = {.losses = t->preference->head.row_losses};
-    struct logps_visit visit = {.visit.done = write_logps, .job = job, .row_losses = rows.losses};
-    struct logps_header header;
+    const struct first_fit *fit = job->config.source.fit;
+    struct logps_visit visit = {.visit.done = write_logps, .job = job, .row_losses = rows.losses, .fd = -1};
     int64_t done = 0;
     TRY(agree(t->comm, t->rank == 0 ? begin_logps(job, &done, err) : STATUS_OK, err));
-    enum status status = agree(t->comm, fs_open_regular(job->path, O_WRONLY, STATUS_DATA, &visit.fd, NULL, err), err);
+    enum status status = agree(t->comm, open_logps(job, &visit.fd, err), err);
     if (status == STATUS_OK) status = score_samples(t, job, done, &rows, &visit.visit, complete, err);
     fs_close(&visit.fd);
     TRY(agree(t->comm, status, err)); /* all have written */
     if (!*complete) return STATUS_OK;
-    return agree(t->comm,
-                 logps_read(job->path, token_set_documents(job->config.source.set), &header, logps, mismatched, err),
-                 err);
+    status = read_logps(job, logps, mismatched, &done, err);
+    if (status == STATUS_OK && done < fit->samples)
+        status = error_set(err, STATUS_DATA, "%s: the model gives document %u no finite log-probability", job->name,
+                           fit->documents[fit->starts[done]]);
+    return agree(t->comm, status, err);
 }

@@ -31,6 +31,6 @@ enum status score_teacher(struct engine *t, const struct score_job *job, int32_t
 
 /* Computes what a file of log-probabilities (logps_file.h) lacks. If it is *complete, all ranks have *logps and, with
  * KTO, *mismatched (documents), owned by the caller; NaN: of a document that is in no sample. The numbers do not depend
- * on the number of ranks. Collective. */
+ * on the number of ranks. STATUS_DATA: the model gives one that is not finite. Collective. */
 enum status score_data(struct engine *t, const struct score_job *job, double **logps, double **mismatched,
                        bool *complete, struct error *err);

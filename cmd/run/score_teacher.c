@@ -102,22 +102,33 @@ static enum status take_logits(void *context, int64_t first, int64_t rows, struc
     return STATUS_OK;
 }
 
-/* The first samples that have rows; one without a target ends them, which costs time only. */
+/* Whether a document's rows are there: those of all targets. */
+static enum status is_done(const struct token_source *source, const struct teacher_file *file, uint32_t document,
+                           bool *done, struct error *err)
+{
+    int64_t first, length;
+    TRY(token_set_document(source->set, document, &first, &length, err));
+    const size_t room = (size_t)length * (size_t)file->header.K;
+    OWNED int32_t *ids = memory_alloc(room * sizeof *ids);
+    OWNED float *logps = memory_alloc(room * sizeof *logps);
+    OWNED uint8_t *mask = memory_alloc((size_t)length);
+    memset(mask, 1, (size_t)length);
+    TRY(teacher_file_read(file, first, length, ids, logps, err));
+    if (token_set_has_mask(source->set)) TRY(token_set_read(source->set, first, length, INT32_MAX, NULL, mask, err));
+    *done = true;
+    for (int64_t row = 0; row + 1 < length; row++) *done &= !mask[row + 1] || ids[row * file->header.K] >= 0;
+    return STATUS_OK;
+}
+
+/* The first samples that have their rows. */
 static enum status count_done(const struct score_job *job, const struct teacher_file *file, int64_t *done,
                               struct error *err)
 {
     const struct token_source *source = &job->config.source;
-    const size_t room = (size_t)job->config.data.seq_length * (size_t)file->header.K;
-    OWNED int32_t *ids = memory_alloc(room * sizeof *ids);
-    OWNED float *logps = memory_alloc(room * sizeof *logps);
-    bool has = true;
+    bool there = true;
     for (*done = 0; *done < source->fit->samples; ++*done) {
-        int64_t first, length;
-        TRY(token_set_document(source->set, source->fit->documents[*done], &first, &length, err));
-        TRY(teacher_file_read(file, first, length, ids, logps, err));
-        has = false;
-        for (int64_t row = 0; row < length; row++) has |= ids[row * file->header.K] >= 0;
-        if (!has) return STATUS_OK;
+        TRY(is_done(source, file, source->fit->documents[*done], &there, err));
+        if (!there) return STATUS_OK;
     }
     return STATUS_OK;
 }
@@ -132,6 +143,9 @@ static enum status begin_teacher(const struct engine *t, const struct score_job 
                                           .tokens = token_set_tokens(job->config.source.set),
                                           .K = K,
                                           .V = (int32_t)t->desc.vocab_size};
+    if (K > wanted.V)
+        return error_set(err, STATUS_USAGE, "--top-k %d, and the model has %d tokens; hint: --top-k %d has all", K,
+                         wanted.V, wanted.V);
     if (!fs_exists(job->path)) return teacher_file_create(job->path, wanted, err);
     TRY(teacher_file_open(job->path, false, &file, err));
     const size_t magic = sizeof wanted.magic;

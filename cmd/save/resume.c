@@ -56,6 +56,8 @@ enum status resume_check(const struct checkpoint *checkpoint, struct run_spec *s
     RELEASED(model_desc_release) struct model_desc was = {0}, now = {0};
     enum status status = engine_describe_model(spec, false, &now, err);
     if (status == STATUS_OK) status = model_desc_from_json(checkpoint->model, checkpoint->path, &was, err);
+    if (now.new_head && model_desc_padding(&now) == was.padding_token) /* set for transformers: its row is trained */
+        was.padding_token = now.padding_token;
     if (status == STATUS_OK) model_desc_compare(&was, &now, &report.errors);
     bool same_model = status == STATUS_OK && report.errors.count == 0 && resume_same_pretrained(checkpoint, spec);
     spec_compare(spec, checkpoint->spec, same_model, resume_same_data(checkpoint, spec), &report);

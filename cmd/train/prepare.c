@@ -369,6 +369,7 @@ static enum status prepare_scoring(struct run *run, struct error *err)
     const bool mismatched = options->score_together > 0;
     if (run->next) return error_set(err, STATUS_USAGE, "the run has several adapters; hint: name the folder of one");
     run->spec->transformer.label_smoothing = 0;
+    if (options->score_top_k) run->spec->transformer.logits_dtype = DTYPE_F32;
     run->spec->preference = (struct preference_settings){.loss = mismatched ? PREFERENCE_KTO : PREFERENCE_NONE};
     TRY(run_agree(run, spec_resolve_batch(run->spec, boot->world, boot->source, err), err));
     if (options->score_base && !run->spec->adapter.on)

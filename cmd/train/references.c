@@ -75,6 +75,26 @@ static enum status read_references(struct run *run, struct error *err)
     return STATUS_OK;
 }
 
+/* A run that goes on from another run's checkpoint compares with the same numbers. Rank 0 copies them. */
+static void take_along(struct run *run)
+{
+    const char *checkpoint = run->checkpoint->path;
+    const size_t folder = strlen(run->folder.checkpoints);
+    char parent[FS_PATH_MAX], other[FS_PATH_MAX], from[FS_PATH_MAX], to[FS_PATH_MAX];
+    struct error err;
+    if (run->replay || (!strncmp(checkpoint, run->folder.checkpoints, folder) && checkpoint[folder] == '/')) return;
+    fs_parent(checkpoint, parent);
+    fs_parent(parent, other);
+    snprintf(to, sizeof to, "%s/references", run->folder.path);
+    fs_mkdirs(to, STATUS_CHECKPOINT, &err);
+    for (int i = 0; engine_reference_source(&run->engine, i); i++) {
+        reference_path(run, i, to);
+        if (snprintf(from, sizeof from, "%s/references/%d.logps", other, i) >= FS_PATH_MAX ||
+            fs_copy_file(from, to, STATUS_CHECKPOINT, &err) != STATUS_OK)
+            io_unlink(to); /* of an earlier start */
+    }
+}
+
 static enum status make_references(struct run *run, const struct reference *reference, struct error *err)
 {
     char path[FS_PATH_MAX];
@@ -84,6 +104,7 @@ static enum status make_references(struct run *run, const struct reference *refe
                          "'%s/references' is not complete, and a replay writes nothing; hint: resume the run",
                          run->folder.path);
     snprintf(path, sizeof path, "%s/references", run->folder.path);
+    if (run->checkpoint) TRY(run_agree(run, engine_check_reference(&run->engine, err), err));
     if (run->boot->rank == 0) status = fs_mkdirs(path, STATUS_CHECKPOINT, err);
     if (run->boot->rank == 0 && status == STATUS_OK && reference->kind == REFERENCE_FILE) status = copy_files(run, err);
     TRY(run_agree(run, status, err));
@@ -99,6 +120,8 @@ enum status run_references(struct run *run, struct error *err)
     TRY(run_agree(run, engine_find_reference(&run->engine, &reference, err), err));
     if (reference.kind == REFERENCE_NONE) return STATUS_OK;
     /* A resumed run has what it began with, whatever has become of the reference. */
+    if (run->checkpoint && run->boot->rank == 0) take_along(run);
+    TRY(run_agree(run, STATUS_OK, err));
     double missing = !run->checkpoint || read_references(run, &unread) != STATUS_OK;
     TRY(comm_sum(run->comm, &missing, 1, err));
     if (missing > 0) TRY(make_references(run, &reference, err));

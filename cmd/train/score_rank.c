@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cmd/train/score_rank.h"
 
-#include "cmd/observe/integrity.h"
+#include "ckpt/base_hash.h"
 #include "cmd/run/score_data.h"
+#include "core/spec/adapter_config.h"
 
 #include <xxhash.h>
 
@@ -43,8 +44,24 @@ static enum status print_scores(const struct run *run, const struct token_set *s
 
 enum status score_model(struct run *run, uint64_t *model, struct error *err)
 {
-    uint64_t facts[] = {0, run->engine.base.hash, (uint64_t)run->spec->dtype};
-    TRY(run_agree(run, run_hash_state(run, STATE_MASTER + 1, facts, err), err));
+    struct engine *t = &run->engine;
+    const struct state_slices slices = zero_slices(t->zero);
+    OWNED char *config = json_dumps(t->desc.source, JSON_SORT_KEYS);
+    json_t *const unused = json_null();
+    json_auto_t *adapter =
+        t->table.adapted ? adapter_config_to_json(&t->spec->adapter, &t->desc, &t->table, NULL) : unused;
+    OWNED char *scales = json_dumps(adapter, JSON_SORT_KEYS | JSON_ENCODE_ANY);
+    uint64_t weights = 0;
+    enum status status = STATUS_OK;
+    for (int unit = 0; unit < t->layout.num_trained && status == STATUS_OK; unit++) {
+        float *own;
+        status = state_slice(slices, SLICE_READ, STATE_MASTER, unit, &own, err);
+        if (status == STATUS_OK) weights += base_hash_part(&t->table, &t->layout, t->rank, unit, own);
+    }
+    TRY(run_agree(run, status, err));
+    TRY(base_hash_join(t->comm, &weights, err));
+    const uint64_t facts[] = {weights, t->base.hash, (uint64_t)t->spec->dtype, XXH3_64bits(config, strlen(config)),
+                              XXH3_64bits(scales, strlen(scales))};
     *model = XXH3_64bits(facts, sizeof facts) | 1; /* 0 stands for unknown ones */
     return STATUS_OK;
 }

@@ -4,7 +4,8 @@
 
 #include "cmd/run/run_state.h"
 
-/* Identifies what documents are scored under: a hash of the weights and of the type of the computation. Collective. */
+/* Identifies what documents are scored under: a hash of weights, config, adapter and dtype, whatever the number of
+ * ranks. Collective. */
 enum status score_model(struct run *run, uint64_t *model, struct error *err);
 
 /* After run_prepare(), which has loaded the weights: scores data.train into options->score; rank 0 prints the

@@ -22,6 +22,14 @@ enum status logps_create(const char *path, const struct logps_header *header, in
     return fs_write_file(path, file, bytes, STATUS_DATA, err);
 }
 
+enum status logps_check(int fd, const char *path, const struct logps_header *wanted, struct error *err)
+{
+    struct logps_header header;
+    TRY(fs_pread(fd, path, &header, sizeof header, sizeof logps_magic, STATUS_DATA, err));
+    if (memcmp(&header, wanted, sizeof header) == 0) return STATUS_OK;
+    return error_set(err, STATUS_DATA, "'%s' is written by another command", path);
+}
+
 enum status logps_write(int fd, const char *path, int64_t documents, bool mismatched, int64_t document, double logp,
                         struct error *err)
 {

@@ -22,7 +22,10 @@ struct logps_header {
 /* A new file of the right size whose numbers are NaN: not computed yet. */
 enum status logps_create(const char *path, const struct logps_header *header, int64_t documents, struct error *err);
 
-/* Writes one number; mismatched: only if the header has `together`. path: of the file, for messages. */
+/* STATUS_DATA: an open file has another header. path: of the file, for messages. */
+enum status logps_check(int fd, const char *path, const struct logps_header *wanted, struct error *err);
+
+/* Writes one number; mismatched: only if the header has `together`. */
 enum status logps_write(int fd, const char *path, int64_t documents, bool mismatched, int64_t document, double logp,
                         struct error *err);
 

@@ -37,15 +37,8 @@ enum status teacher_file_open(const char *path, bool writes, struct teacher_file
 
 enum status teacher_file_create(const char *path, struct teacher_header header, struct error *err)
 {
-    const size_t bytes = (size_t)row_bytes(&header);
-    RELEASED(fs_close) int fd = -1;
-    TRY(fs_open_regular(path, O_WRONLY | O_CREAT | O_EXCL, STATUS_DATA, &fd, NULL, err));
     memcpy(header.magic, teacher_magic, sizeof teacher_magic);
-    TRY(fs_write(fd, path, &header, sizeof header, STATUS_DATA, err));
-    OWNED char *row = memory_alloc(bytes);
-    memset(row, 0xff, bytes);
-    for (int64_t token = 0; token < header.tokens; token++) TRY(fs_write(fd, path, row, bytes, STATUS_DATA, err));
-    return STATUS_OK;
+    return fs_make_file(path, &header, sizeof header, row_offset(&header, header.tokens), STATUS_DATA, err);
 }
 
 void teacher_file_close(struct teacher_file *file)
@@ -67,6 +60,7 @@ enum status teacher_file_read(const struct teacher_file *file, int64_t first, in
         uint16_t half;
         memcpy(ids + r * K, rows + r * bytes, K * sizeof *ids);
         for (size_t k = 0; k < K; k++) {
+            ids[r * K + k]--;
             memcpy(&half, rows + r * bytes + K * sizeof *ids + k * sizeof half, sizeof half);
             logps[r * K + k] = f16_to_f32(half);
         }
@@ -79,9 +73,10 @@ enum status teacher_file_write(const struct teacher_file *file, int64_t token, c
 {
     const size_t bytes = (size_t)row_bytes(&file->header), K = (size_t)file->header.K;
     OWNED char *row = memory_alloc(bytes);
-    memcpy(row, ids, K * sizeof *ids);
     for (size_t k = 0; k < K; k++) {
+        const int32_t id = ids[k] + 1;
         const uint16_t half = f16_from_f32(logps[k]);
+        memcpy(row + k * sizeof id, &id, sizeof id);
         memcpy(row + K * sizeof *ids + k * sizeof half, &half, sizeof half);
     }
     if (io_pwrite(file->fd, row, bytes, row_offset(&file->header, token)) == (ssize_t)bytes) return STATUS_OK;

@@ -8,7 +8,7 @@
  *     K, V        i32[2]          tokens that a row has, of a vocabulary of V
  *     rows        of each token: i32[K] the most probable next tokens, rising; f16[K] their log-probabilities
  *
- * A row whose first token is -1 was not computed: its target does not count. Numbers are little-endian. */
+ * Ids are kept plus 1: a row of zeros was not computed, as its target does not count. Numbers are little-endian. */
 #pragma once
 
 #include "core/data/token_set.h"
@@ -34,7 +34,8 @@ enum status teacher_file_create(const char *path, struct teacher_header header, 
 void teacher_file_close(struct teacher_file *file); /* may be NULL */
 RELEASER(teacher_file_drop, struct teacher_file, teacher_file_close)
 
-/* Rows of tokens [first, first + count): ids and logps (count, K). Several threads may read. */
+/* Rows of tokens [first, first + count): ids, -1 of rows that were not computed, and logps (count, K). Several threads
+ * may read. */
 enum status teacher_file_read(const struct teacher_file *file, int64_t first, int64_t count, int32_t *ids, float *logps,
                               struct error *err);
 enum status teacher_file_write(const struct teacher_file *file, int64_t token, const int32_t *ids, const float *logps,

@@ -286,8 +286,9 @@ static enum status add_preference(const struct token_stream *stream, struct slot
         const int begin = s ? ends[s - 1] : 0;
         if (memchr(stream->reader.mask + begin + 1, 1, (size_t)(ends[s] - begin - 1))) continue;
         return error_set(err, STATUS_DATA, "document %u has no %s", documents[mismatched ? 0 : s],
-                         stream->reader.mask[begin] || s ? "prompt: its loss mask is 1 from the first token on"
-                                                         : "completion: its loss mask is 0 everywhere");
+                         stream->reader.mask[begin] || (s && mismatched)
+                             ? "prompt: its loss mask is 1 from the first token on"
+                             : "completion: its loss mask is 0 everywhere");
     }
     for (int s = 0; s < 2; s++) {
         const int at = slot->batch.num_seqs + s;
@@ -308,10 +309,13 @@ static enum status add_teacher(const struct token_stream *stream, struct slot *s
     const int64_t start = slot->batch.num_tokens, K = teacher->header.K;
     for (int64_t i = 0; i + 1 < length; i++) {
         const int32_t *ids = reader->teacher_ids + (first + i) * K;
-        const bool counts = !reader->mask || reader->mask[first + i + 1];
-        if (counts && (ids[0] < 0 || ids[K - 1] >= stream->config.vocab_size))
-            return error_set(err, STATUS_DATA, "'%s' does not have what the teacher expects after a token; hint: %s",
-                             teacher->path, ids[0] < 0 ? "was it finished?" : "is it of another vocabulary?");
+        const float *logps = reader->teacher_logps + (first + i) * K;
+        bool good = ids[0] >= 0 && ids[K - 1] < stream->config.vocab_size && isfinite(logps[0]);
+        for (int64_t k = 1; k < K; k++) good &= ids[k] > ids[k - 1] && isfinite(logps[k]);
+        if (good || (reader->mask && !reader->mask[first + i + 1])) continue;
+        return error_set(
+            err, STATUS_DATA, "'%s' does not have what the teacher expects after a token; hint: %s", teacher->path,
+            ids[0] < 0 ? "was it finished, and the document not left out?" : "ztrain score makes it again");
     }
     memcpy(slot->teacher_ids + start * K, reader->teacher_ids + first * K, (size_t)(length * K) * sizeof(int32_t));
     memcpy(slot->teacher_logps + start * K, reader->teacher_logps + first * K, (size_t)(length * K) * sizeof(float));

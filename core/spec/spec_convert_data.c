@@ -176,6 +176,16 @@ static void data_axolotl_form(struct convert *c, const struct spec_node *item, s
     }
 }
 
+/* --preference finds pairs in the forms of TRL and axolotl by their columns. */
+static void data_axolotl_pairs(struct convert *c, const struct spec_node *item)
+{
+    const char *names = "field_messages field_prompt field_chosen field_rejected";
+    bool named = false;
+    for (const char *name; (name = convert_word(c, &names));) named |= convert_child(item, name) != NULL;
+    convert_child(item, "type");
+    if (named) convert_note(c, "'datasets' has fields of its own: ztrain-tokenize --preference has --fields for them");
+}
+
 static void data_axolotl_list(struct data_sets *sets, struct spec_node *list, bool validates, bool pretrains)
 {
     for (const struct spec_node *item = spec_items(list); item; item = item->next) {
@@ -187,6 +197,8 @@ static void data_axolotl_list(struct data_sets *sets, struct spec_node *list, bo
         }
         if (pretrains)
             set.fields = convert_child_text(item, "text_column");
+        else if (sets->c->prefers)
+            data_axolotl_pairs(sets->c, item);
         else
             data_axolotl_form(sets->c, item, &set);
         data_add(sets, &set, validates);
@@ -212,7 +224,7 @@ static void data_axolotl(struct data_sets *sets)
                      "'chat_template' %s: ztrain-tokenize takes the tokenizer folder's; put this one there as "
                      "chat_template.jinja",
                      jinja ? "of your own" : spec_show(c->ctx, template));
-    if (train && (!longer || strcmp(longer, "truncate") != 0))
+    if (train && !c->prefers && (!longer || strcmp(longer, "truncate") != 0))
         convert_note(c, "axolotl leaves out a sample that is longer than sequence_len; here it is cut");
     if (all) convert_note(c, "'train_on_inputs' true: here only answers are learned from a chat or a completion");
     const bool packs = convert_truth(c, packing);

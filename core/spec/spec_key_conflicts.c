@@ -612,7 +612,7 @@ static void check_preference_readers(const struct rules *r, enum preference_loss
         const struct spec_key *key = spec_key_find(path);
         const char *text = node && node->text ? node->text : "";
         const double value = strtod(text, NULL), usual = key->fallback ? strtod(key->fallback, NULL) : NAN;
-        const bool own = loss == PREFERENCE_REWARD && value == 1; /* its beta */
+        const bool own = loss == PREFERENCE_REWARD && value == 1 && strcmp(path, "preference.beta") == 0;
         if (!node || preference_readers[i].losses & 1u << loss) continue;
         if (value == usual || own || strcmp(text, "none") == 0) continue;
         spec_error(r->ctx, node->key_pos, "'%s' has no meaning with preference.loss %s; hint: remove it", path,
@@ -632,8 +632,8 @@ static void check_preference(const struct rules *r)
          "preference", "'preference' needs a loss; hint: preference.loss: sigmoid is DPO's"},
         {on && r->spec->model.task != TASK_CAUSAL_LM, AT_VALUE, "preference.loss",
          "'preference.loss': model.task reward has a loss of its own; hint: remove it, or set it to reward"},
-        {p->loss == PREFERENCE_ROBUST && p->label_smoothing >= 0.5, AT_VALUE, "preference.label_smoothing",
-         "'preference.label_smoothing' of robust is below 0.5: the other pairs would count for less than nothing"},
+        {p->loss == PREFERENCE_ROBUST && p->label_smoothing == 0.5, AT_VALUE, "preference.label_smoothing",
+         "'preference.label_smoothing' of robust is below 0.5: with 0.5 no pair says anything"},
         {(on || rewards) && r->spec->transformer.label_smoothing > 0, AT_VALUE, "train.label_smoothing",
          "'train.label_smoothing' has no meaning with preferences; hint: preference.label_smoothing"},
         {(on || rewards) && r->spec->data.seq_length < 2, AT_VALUE, "data.seq_length",

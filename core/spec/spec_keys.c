@@ -908,14 +908,14 @@ const struct spec_key spec_keys[] = {
     {SAME(preference.beta, REAL(0, 1e6), "0.1", NOTICE,
           "how strongly the reference holds the model; of orpo the weight of the odds"),
      .flags = KEY_ABOVE_MIN},
-    {SAME(preference.label_smoothing, REAL(0, 1), "0", NOTICE,
+    {SAME(preference.label_smoothing, REAL(0, 0.5), "0", NOTICE,
           "this share of the pairs counts as labelled the wrong way round; of sigmoid, robust and simpo")},
     {SAME(preference.gamma, REAL(0, 1e6), "0.5", NOTICE, "the margin of simpo")},
     {SAME(preference.rpo_alpha, REAL(0, 1e6), "0", NOTICE,
           "the factor of the chosen answers' cross-entropy, which is added to the loss")},
     {SAME(preference.desirable_weight, REAL(0, 1e6), "1", NOTICE, "the weight of desirable answers in kto")},
     {SAME(preference.undesirable_weight, REAL(0, 1e6), "1", NOTICE, "the same of undesirable ones")},
-    {SAME(preference.reference, PLACE, NULL, NOTICE,
+    {SAME(preference.reference, PLACE, NULL, ERROR,
           "whose log-probabilities answers are compared with: a file of ztrain score, a folder, adapter-off (the base "
           "of an adapter), or none; a folder is a model, a checkpoint or a run, and is scored before the first step; "
           "default: adapter-off with peft, else the model that training starts from; simpo and orpo have none")},

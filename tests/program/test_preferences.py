@@ -4,6 +4,7 @@ tests/golden."""
 import json
 import os
 import shutil
+import struct
 
 import pytest
 
@@ -249,17 +250,18 @@ def test_reward_models(start):
 @pytest.mark.parametrize("changes, code, words", [
     ({"preference": {"beta": 0.2}}, USAGE, "'preference' needs a loss"),
     ({"preference": {"loss": "ipo", "label_smoothing": 0.1}}, USAGE, "'preference.label_smoothing' has no meaning with preference.loss ipo"),
-    ({"preference": {"loss": "robust", "label_smoothing": 0.6}}, USAGE, "'preference.label_smoothing' of robust is below 0.5"),
+    ({"preference": {"loss": "robust", "label_smoothing": 0.5}}, USAGE, "'preference.label_smoothing' of robust is below 0.5"),
     ({"preference": {"loss": "sigmoid"}, "train": {"label_smoothing": 0.1}}, USAGE, "'train.label_smoothing' has no meaning"),
     ({"preference": {"loss": "orpo", "reference": "x"}}, USAGE, "'preference.reference' has no meaning with preference.loss orpo"),
     ({"preference": {"loss": "kto", "rpo_alpha": 1}}, USAGE, "'preference.rpo_alpha' has no meaning with preference.loss kto"),
     ({"preference": {"loss": "kto"}, "train": {"virtual_ranks": 1}}, USAGE, "'train.virtual_ranks' does not go with kto"),
     ({"preference": {"loss": "reward"}}, USAGE, "hint: model.task: reward"),
+    ({"preference": {"rpo_alpha": 1}, "model": {"task": "reward"}}, USAGE, "'preference.rpo_alpha' has no meaning"),
     ({"preference": {"loss": "sigmoid"}, "model": {"task": "reward"}}, USAGE, "model.task reward has a loss of its own"),
     ({"preference": {"loss": "sigmoid", "reference": "nowhere"}}, USAGE, "'nowhere' is neither a file nor a folder"),
     ({"preference": {"loss": "sigmoid", "reference": "adapter-off"}}, USAGE, "there is no adapter"),
     ({"checkpoint": {"metric": "rewards/accuracies"}}, USAGE, "measured only on pairs"),
-], ids=range(12))
+], ids=range(13))
 def test_wrong_specs(pairs, changes, code, words):
     changes = {**changes, "preference": {**changes.get("preference", {})}} if "preference" in changes else changes
     assert words in pairs.train({**STEPS, **changes, "train": {**STEPS["train"], **changes.get("train", {})}}, expect=code).err
@@ -279,3 +281,77 @@ def test_wrong_data(pairs):
     with open(pairs.at("x.logps"), "wb") as f:
         f.write(bytes(352))
     assert "has no log-probabilities" in pairs.train(preferring(reference=pairs.at("x.logps")), name="b", expect=DATA).err
+
+
+def score(folder, *more, model=None, data="train", out="x.logps", **expect):
+    return folder.ztrain("score", model or folder.at("hf"), "--data", folder.at(data), "--out", folder.at(out), *more, **expect)
+
+
+def test_a_file_goes_on_with_other_ranks_and_no_other_model(start):
+    score(start)
+    content = open(start.at("x.logps"), "rb").read()
+    with open(start.at("x.logps"), "r+b") as f:  # as after a kill
+        f.seek(32 + 8 * 20)
+        f.write(b"\xff" * 8 * 20)
+    assert "scoring 20 of 40" in score(start, "--local-gpus", 2, "--set", "zero_optimization.stage=3").out
+    assert open(start.at("x.logps"), "rb").read() == content
+    with open(start.at("hf", "config.json"), encoding="utf-8") as f:
+        config = json.load(f)
+    with open(start.at("hf", "config.json"), "w", encoding="utf-8") as f:
+        json.dump({**config, "rms_norm_eps": 0.3}, f)
+    assert "is of other data or of another model" in score(start, expect=USAGE).err
+    score(start, out="y.logps")
+    done = start.train(preferring(pretrained=start.at("hf"), reference=start.run_folder("text")), expect=USAGE)
+    assert "is another model than this run's: its 'rms_norm_eps' differs" in done.err
+
+
+def test_a_teacher_that_was_interrupted_is_finished(start):
+    write_megatron(start.at("lines"), [[1 + (i + k) % 60 for i in range(20)] for k in range(20)])
+    score(start, "--top-k", 3, data="lines", out="t")
+    content, row = open(start.at("t"), "rb").read(), 3 * 6
+    assert content[40:44] != bytes(4) and len(content) == 40 + 400 * row
+    with open(start.at("t"), "r+b") as f:
+        f.seek(40 + 105 * row)
+        f.write(bytes(50 * row))
+    assert "scoring 15 of 20" in score(start, "--top-k", 3, data="lines", out="t").out
+    assert open(start.at("t"), "rb").read() == content
+    changes = {"data": {"train": start.at("lines"), "validation": None, "packing": False}, "distill": {"logps": start.at("t")}, **STEPS,
+               "train_batch_size": 1}
+    assert "hint: data.document_mask: true" in start.train({**changes, "data": {**changes["data"], "packing": True}}, expect=USAGE).err
+    assert "--top-k 100, and the model has 61 tokens" in score(start, "--top-k", 100, data="lines", out="u", expect=USAGE).err
+    assert not os.path.exists(start.at("u"))
+    assert "without --mismatched" in score(start, "--top-k", 3, "--mismatched", 2, data="lines", out="u", expect=USAGE).err
+    with open(start.at("t"), "r+b") as f:  # V of its header
+        f.seek(36)
+        f.write(struct.pack("<i", 60))
+    assert "is of a vocabulary of 60 tokens, and the model has 61" in start.train(changes, expect=USAGE).err
+
+
+def test_a_reward_model_of_a_base_without_padding_is_resumed(start):
+    with open(start.at("hf", "config.json"), encoding="utf-8") as f:
+        config = json.load(f)
+    config.pop("pad_token_id", None)
+    with open(start.at("hf", "config.json"), "w", encoding="utf-8") as f:
+        json.dump({**config, "eos_token_id": 3}, f)
+    changes = {**STEPS, "model": {"task": "reward", "config": None, "pretrained": start.at("hf")}}
+    start.train(changes, name="whole")
+    start.train(changes, name="part", sets=["train.max_steps=4"])
+    start.train(changes, name="part", more=["--resume", start.run_folder("part")])
+    assert numbers(start, "part") == numbers(start, "whole")
+
+
+def test_a_branch_compares_with_what_its_run_began_with(start):
+    changes = preferring(pretrained=start.at("hf"))
+    start.train(changes, name="whole", sets=["checkpoint.interval_steps=3", "checkpoint.keep_last=5"])
+    shutil.rmtree(start.at("hf"))
+    start.ztrain("export", start.run_folder("whole"), "--out", start.at("hf"))  # now it is another model
+    checkpoint = os.path.join(start.run_folder("whole"), "checkpoints", "step-00000003")
+    start.train(changes, name="branch", more=["--resume", checkpoint])
+    assert numbers(start, "branch") == numbers(start, "whole")[3:]
+    done = start.train({**changes, "preference": {"loss": "sigmoid", "reference": start.at("hf")}}, name="whole",
+                       more=["--resume", start.run_folder("whole")], expect=USAGE)
+    assert "'preference.reference' was" in done.err
+
+
+def test_kto_wants_two_answers(pairs):
+    assert "compares an answer with another one's prompt" in pairs.train(preferring("kto"), sets=["train_batch_size=1"], expect=USAGE).err
