@@ -47,12 +47,7 @@ enum status error_blame(struct error *err, int rank, enum failure failure)
 
 const char *failure_name(int failure)
 {
-    static const char *const names[] = {
-        [FAILURE_NONE] = "none",        [FAILURE_ERROR] = "error",       [FAILURE_DIED] = "died",
-        [FAILURE_LEFT] = "left",        [FAILURE_SILENT] = "silent",     [FAILURE_UNREACHABLE] = "unreachable",
-        [FAILURE_ABSENT] = "absent",    [FAILURE_DIVERGED] = "diverged", [FAILURE_MEMORY] = "memory",
-        [FAILURE_SOFTWARE] = "software"};
-    STATIC_ASSERT(COUNT_OF(names) == FAILURE_COUNT, "every failure has a name");
+    static const char *const names[] = {FAILURE_LIST(LISTED_WORD)};
     return failure >= 0 && failure < FAILURE_COUNT ? names[failure] : NULL;
 }
 

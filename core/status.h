@@ -45,19 +45,19 @@ enum status {
 };
 
 /* What befell the rank that an error is about. Numbers and names leave the process: new ones come at the end. */
-enum failure {
-    FAILURE_NONE,        /* nothing that is known */
-    FAILURE_ERROR,       /* it ended by an error of its own */
-    FAILURE_DIED,        /* its process is gone */
-    FAILURE_LEFT,        /* it left the job, and others had not finished */
-    FAILURE_SILENT,      /* it hangs or is stopped */
-    FAILURE_UNREACHABLE, /* the network or its machine is down */
-    FAILURE_ABSENT,      /* it has not come to the start */
-    FAILURE_DIVERGED,    /* its copy of the model differs from those of most ranks */
-    FAILURE_MEMORY,      /* it was killed for memory */
-    FAILURE_SOFTWARE,    /* work on its GPU faulted, and the GPU is sound as far as is known */
-    FAILURE_COUNT
-};
+#define FAILURE_LIST(X)                                                                        \
+    X(NONE, "none")               /* nothing that is known */                                  \
+    X(ERROR, "error")             /* it ended by an error of its own */                        \
+    X(DIED, "died")               /* its process is gone */                                    \
+    X(LEFT, "left")               /* it left the job, and others had not finished */           \
+    X(SILENT, "silent")           /* it hangs or is stopped */                                 \
+    X(UNREACHABLE, "unreachable") /* the network or its machine is down */                     \
+    X(ABSENT, "absent")           /* it has not come to the start */                           \
+    X(DIVERGED, "diverged")       /* its copy of the model differs from those of most ranks */ \
+    X(MEMORY, "memory")           /* it was killed for memory */                               \
+    X(SOFTWARE, "software")       /* work on its GPU faulted, and the GPU is sound as far as is known */
+#define FAILURE_ENTRY(name, word) FAILURE_##name,
+enum failure { FAILURE_LIST(FAILURE_ENTRY) FAILURE_COUNT };
 
 /* The message that goes with a status other than STATUS_OK. Caller's storage; no ownership. */
 struct error {

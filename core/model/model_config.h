@@ -68,16 +68,17 @@ static inline bool mlp_is_gated(enum mlp_kind kind)
 {
     return kind == MLP_SWIGLU || kind == MLP_GEGLU;
 }
-enum rope_kind {
-    ROPE_NONE, /* learned positions instead */
-    ROPE_PLAIN,
-    ROPE_LINEAR,
-    ROPE_LLAMA3,
-    ROPE_YARN,
-    ROPE_DYNAMIC,
-    ROPE_LONGROPE,
-    ROPE_PROPORTIONAL
-};
+#define ROPE_LIST(X)                                \
+    X(NONE, "none") /* learned positions instead */ \
+    X(PLAIN, "default")                             \
+    X(LINEAR, "linear")                             \
+    X(LLAMA3, "llama3")                             \
+    X(YARN, "yarn")                                 \
+    X(DYNAMIC, "dynamic")                           \
+    X(LONGROPE, "longrope")                         \
+    X(PROPORTIONAL, "proportional")
+#define ROPE_ENTRY(name, word) ROPE_##name,
+enum rope_kind { ROPE_LIST(ROPE_ENTRY) };
 
 struct rope_desc {
     enum rope_kind kind;

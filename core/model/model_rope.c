@@ -50,8 +50,7 @@ static void read_rotary_dim(struct config_reader *reader, struct rope_object obj
 
 static void read_type(struct rope_object object, struct rope_desc *rope, bool proportional)
 {
-    static const char *const NAMES[] = {
-        [ROPE_LINEAR] = "linear", [ROPE_LLAMA3] = "llama3", [ROPE_YARN] = "yarn", [ROPE_DYNAMIC] = "dynamic"};
+    static const char *const NAMES[] = {ROPE_LIST(LISTED_WORD)};
     struct config_reader *members = object.members;
     const char *type = reader_string(members, "rope_type", reader_string(members, "type", NULL));
     if (!type && reader_get(members, "factor"))

@@ -80,10 +80,7 @@ static json_t *compared_layers_of(const struct model_desc *desc, bool windows)
 
 static void add_compared_rope(json_t *config, const struct rope_desc *rope, const char *prefix, const char *factor)
 {
-    static const char *const types[] = {[ROPE_NONE] = "none",         [ROPE_PLAIN] = "default",
-                                        [ROPE_LINEAR] = "linear",     [ROPE_LLAMA3] = "llama3",
-                                        [ROPE_YARN] = "yarn",         [ROPE_DYNAMIC] = "dynamic",
-                                        [ROPE_LONGROPE] = "longrope", [ROPE_PROPORTIONAL] = "proportional"};
+    static const char *const types[] = {ROPE_LIST(LISTED_WORD)};
     json_auto_t *keys = json_pack(
         "{ss,sf,sf,sf,sf,sI,sf,sf,sb,sf,sO?,sO?}", "rope_type", types[rope->kind], factor, rope->factor, "proportional",
         rope->share, "low_freq_factor", rope->low_freq_factor, "high_freq_factor", rope->high_freq_factor,

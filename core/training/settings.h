@@ -158,15 +158,16 @@ struct data_settings {
 
 /* ---- the optimizer ------------------------------------------------------- */
 
-enum optimizer_type {
-    OPTIMIZER_ADAMW,     /* weight decay is applied to the weights */
-    OPTIMIZER_ADAM,      /* weight decay is added to the gradient as L2 (adam_w_mode: false) */
-    OPTIMIZER_LION,      /* weight decay as AdamW */
-    OPTIMIZER_SGD,       /* torch.optim.SGD: weight decay is added to the gradient */
-    OPTIMIZER_MUON,      /* torch.optim.Muon for the matrices of the blocks, AdamW for everything else */
-    OPTIMIZER_ADAMW8BIT, /* torchao's AdamW8bit: AdamW with moments in 8 bits */
-    OPTIMIZER_COUNT
-};
+#define OPTIMIZER_LIST(X)                                                                                      \
+    X(ADAMW, "AdamW")         /* weight decay is applied to the weights */                                     \
+    X(ADAM, "Adam")           /* weight decay is added to the gradient as L2 (adam_w_mode: false) */           \
+    X(LION, "Lion")           /* weight decay as AdamW */                                                      \
+    X(SGD, "SGD")             /* torch.optim.SGD: weight decay is added to the gradient */                     \
+    X(MUON, "Muon")           /* torch.optim.Muon for the matrices of the blocks, AdamW for everything else */ \
+    X(ADAMW8BIT, "AdamW8bit") /* torchao's AdamW8bit: AdamW with moments in 8 bits */
+#define OPTIMIZER_ENTRY(name, word) OPTIMIZER_##name,
+enum optimizer_type { OPTIMIZER_LIST(OPTIMIZER_ENTRY) OPTIMIZER_COUNT };
+LISTED_NAMES(optimizer_name, enum optimizer_type, OPTIMIZER_LIST)
 
 /* Muon's learning rate for a matrix of (rows, columns), as it is stored, is lr times */
 enum lr_adjustment {
@@ -189,14 +190,6 @@ struct optimizer_settings {
     int64_t ns_steps;                /* Muon: Newton-Schulz iterations */
     enum lr_adjustment adjust_lr_fn; /* Muon */
 };
-
-/* "AdamW", "SGD", … as in the run spec */
-static inline const char *optimizer_name(enum optimizer_type type)
-{
-    static const char *const names[] = {"AdamW", "Adam", "Lion", "SGD", "Muon", "AdamW8bit"};
-    STATIC_ASSERT(sizeof names / sizeof *names == OPTIMIZER_COUNT, "every optimizer has a name");
-    return names[type];
-}
 
 /* The learning rate that the schedule starts from, AdamW's if an optimizer has two; Muon's as its multiple. */
 static inline double optimizer_base_lr(const struct optimizer_settings *settings)
