@@ -54,15 +54,12 @@ static const uint64_t NO_LIMIT = UINT64_C(1) << 62;
 /* The number after `key` in the first line of a file that begins with it. */
 static bool machine_read_number(const char *path, const char *key, uint64_t *value)
 {
-    FILE *file = memory_fopen(path, "re");
-    if (!file) return false;
+    OWNED_FILE *file = memory_fopen(path, "re");
+    const size_t key_length = strlen(key);
     char line[256];
-    bool found = false;
-    size_t key_length = strlen(key);
-    while (!found && fgets(line, sizeof line, file))
-        found = strncmp(line, key, key_length) == 0 && sscanf(line + key_length, "%" SCNu64, value) == 1;
-    fclose(file);
-    return found;
+    while (file && fgets(line, sizeof line, file))
+        if (strncmp(line, key, key_length) == 0 && sscanf(line + key_length, "%" SCNu64, value) == 1) return true;
+    return false;
 }
 
 static bool cgroup_read_number(const char *folder, const char *file, const char *key, uint64_t *value)
@@ -89,9 +86,8 @@ static void cgroup_visit(const char *root, const char *controller, group_visitor
 {
     char path[FILE_PATH_MAX], line[GROUP_PATH_MAX];
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
-    FILE *file = memory_fopen(path, "re");
-    if (!file) return;
-    while (fgets(line, sizeof line, file)) {
+    OWNED_FILE *file = memory_fopen(path, "re");
+    while (file && fgets(line, sizeof line, file)) {
         line[strcspn(line, "\n")] = '\0';
         char *controllers = strchr(line, ':');
         char *group = controllers ? strchr(controllers + 1, ':') : NULL;
@@ -106,7 +102,6 @@ static void cgroup_visit(const char *root, const char *controller, group_visitor
             visit(path, v2, context);
         }
     }
-    fclose(file);
 }
 
 /* ---- memory -------------------------------------------------------------- */
@@ -178,9 +173,8 @@ uint64_t machine_process_room(void)
 int64_t machine_resident_bytes(void)
 {
     long long total, resident;
-    FILE *file = memory_fopen("/proc/self/statm", "re");
+    OWNED_FILE *file = memory_fopen("/proc/self/statm", "re");
     int n = file ? fscanf(file, "%lld %lld", &total, &resident) : 0;
-    if (file) fclose(file);
     return n == 2 ? resident * sysconf(_SC_PAGESIZE) : 0;
 }
 
@@ -205,14 +199,12 @@ bool machine_device_cores(const char *root, const char *device, cpu_set_t *cores
     int first, last;
     CPU_ZERO(cores);
     snprintf(path, sizeof path, "%s/sys/bus/pci/devices/%s/local_cpulist", root, device);
-    FILE *file = memory_fopen(path, "re");
-    if (!file) return false;
-    while (fscanf(file, "%d", &first) == 1) { /* "0-27,56-83" */
+    OWNED_FILE *file = memory_fopen(path, "re");
+    while (file && fscanf(file, "%d", &first) == 1) { /* "0-27,56-83" */
         if (fscanf(file, "-%d", &last) != 1) last = first;
         for (int cpu = first; cpu >= 0 && cpu <= last && cpu < CPU_SETSIZE; cpu++) CPU_SET(cpu, cores);
         fgetc(file);
     }
-    fclose(file);
     return CPU_COUNT(cores) > 0;
 }
 
@@ -232,10 +224,8 @@ static void cgroup_visit_quota(const char *folder, bool v2, void *context)
     if (v2) {
         char path[FILE_PATH_MAX + 64];
         snprintf(path, sizeof path, "%s/cpu.max", folder);
-        FILE *file = memory_fopen(path, "re");
-        const bool limited = file && fscanf(file, "%lf %lf", &quota, &period) == 2; /* else "max PERIOD" */
-        if (file) fclose(file);
-        if (!limited) return;
+        OWNED_FILE *file = memory_fopen(path, "re");
+        if (!file || fscanf(file, "%lf %lf", &quota, &period) != 2) return; /* "max PERIOD" */
     } else {
         if (!cgroup_read_number(folder, "cpu.cfs_quota_us", "", &micros) || micros >= NO_LIMIT ||
             !cgroup_read_number(folder, "cpu.cfs_period_us", "", &period_micros))

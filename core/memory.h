@@ -30,6 +30,13 @@ FILE *memory_fdopen(int fd, const char *mode);
 DIR *memory_opendir(const char *path);
 ssize_t memory_getline(char **text, size_t *room, FILE *file);
 
+/* A stream, or NULL: the end of its block closes it. */
+#define OWNED_FILE RELEASED(memory_drop_file) FILE
+static inline void memory_drop_file(FILE **file)
+{
+    if (*file) fclose(*file);
+}
+
 /* The same. *why (may be NULL): dlerror()'s text. */
 void *memory_dlopen(const char *file, int flags, const char **why);
 
