@@ -210,19 +210,14 @@ static enum status token_llmc_open(struct shard *shard, struct error *err)
     return STATUS_OK;
 }
 
-static int64_t token_index_sizes_at(int64_t i)
-{
-    return INDEX_HEADER + 4 * i;
-}
+enum index_list { INDEX_SIZES, INDEX_POINTERS, INDEX_ENTRIES };
 
-static int64_t token_index_pointers_at(const struct shard *shard, int64_t i)
+/* Where item i of a list is in the index. */
+static int64_t token_index_at(const struct shard *shard, enum index_list list, int64_t i)
 {
-    return token_index_sizes_at(shard->sequences) + 8 * i;
-}
-
-static int64_t token_index_entries_at(const struct shard *shard, int64_t i)
-{
-    return token_index_pointers_at(shard, shard->sequences) + 8 * i;
+    const int64_t pointers = INDEX_HEADER + 4 * shard->sequences;
+    if (list == INDEX_SIZES) return INDEX_HEADER + 4 * i;
+    return pointers + 8 * (list == INDEX_POINTERS ? i : shard->sequences + i);
 }
 
 static enum status token_index_wrong_pointer(const struct shard *shard, int64_t i, int64_t pointer, int64_t expected,
@@ -231,8 +226,8 @@ static enum status token_index_wrong_pointer(const struct shard *shard, int64_t 
     return error_set(err, STATUS_DATA,
                      "'%s' at byte %lld: sequence %lld starts at byte %lld of the .bin, expected %lld, the end of the "
                      "sequence before it; hint: sequences must follow one another without gaps",
-                     shard->idx.path, (long long)token_index_pointers_at(shard, i), (long long)i, (long long)pointer,
-                     (long long)expected);
+                     shard->idx.path, (long long)token_index_at(shard, INDEX_POINTERS, i), (long long)i,
+                     (long long)pointer, (long long)expected);
 }
 
 static enum status token_index_wrong_entry(const struct shard *shard, int64_t i, int64_t entry, struct error *err)
@@ -240,8 +235,8 @@ static enum status token_index_wrong_entry(const struct shard *shard, int64_t i,
     return error_set(err, STATUS_DATA,
                      "'%s' at byte %lld: entry %lld of the document index is %lld, expected rising numbers from 0 to "
                      "the shard's %lld sequences",
-                     shard->idx.path, (long long)token_index_entries_at(shard, i), (long long)i, (long long)entry,
-                     (long long)shard->sequences);
+                     shard->idx.path, (long long)token_index_at(shard, INDEX_ENTRIES, i), (long long)i,
+                     (long long)entry, (long long)shard->sequences);
 }
 
 #define CHUNK 4096
@@ -254,22 +249,22 @@ static enum status token_index_check(const struct shard *shard, struct error *er
     int64_t position = 0, before = 0;
     for (int64_t i = 0; i < shard->sequences; i += CHUNK) {
         int64_t count = shard->sequences - i < CHUNK ? shard->sequences - i : CHUNK;
-        TRY(shard_file_read(&shard->idx, token_index_sizes_at(i), 4 * count, sizes, err));
-        TRY(shard_file_read(&shard->idx, token_index_pointers_at(shard, i), 8 * count, values, err));
+        TRY(shard_file_read(&shard->idx, token_index_at(shard, INDEX_SIZES, i), 4 * count, sizes, err));
+        TRY(shard_file_read(&shard->idx, token_index_at(shard, INDEX_POINTERS, i), 8 * count, values, err));
         for (int64_t j = 0; j < count; j++) {
             if (values[j] != position) return token_index_wrong_pointer(shard, i + j, values[j], position, err);
             if (sizes[j] < 0 || sizes[j] > (shard->bin.bytes - position) / shard->type.bytes)
                 return error_set(err, STATUS_DATA,
                                  "'%s' at byte %lld: sequence %lld has %d tokens, more than '%s' has from byte "
                                  "%lld on; hint: one of the two files is damaged, or they do not belong together",
-                                 shard->idx.path, (long long)token_index_sizes_at(i + j), (long long)(i + j), sizes[j],
-                                 shard->bin.path, (long long)position);
+                                 shard->idx.path, (long long)token_index_at(shard, INDEX_SIZES, i + j),
+                                 (long long)(i + j), sizes[j], shard->bin.path, (long long)position);
             position += (int64_t)sizes[j] * shard->type.bytes;
         }
     }
     for (int64_t i = 0; i <= shard->documents; i += CHUNK) {
         int64_t count = shard->documents + 1 - i < CHUNK ? shard->documents + 1 - i : CHUNK;
-        TRY(shard_file_read(&shard->idx, token_index_entries_at(shard, i), 8 * count, values, err));
+        TRY(shard_file_read(&shard->idx, token_index_at(shard, INDEX_ENTRIES, i), 8 * count, values, err));
         for (int64_t j = 0; j < count; j++) {
             if (values[j] < before || values[j] > shard->sequences)
                 return token_index_wrong_entry(shard, i + j, values[j], err);
@@ -284,10 +279,10 @@ static enum status token_index_ends(const struct shard *shard, struct error *err
 {
     int64_t last = shard->sequences - 1, pointer, entry;
     int32_t size;
-    TRY(shard_file_read(&shard->idx, token_index_pointers_at(shard, 0), 8, &pointer, err));
+    TRY(shard_file_read(&shard->idx, token_index_at(shard, INDEX_POINTERS, 0), 8, &pointer, err));
     if (pointer != 0) return token_index_wrong_pointer(shard, 0, pointer, 0, err);
-    TRY(shard_file_read(&shard->idx, token_index_pointers_at(shard, last), 8, &pointer, err));
-    TRY(shard_file_read(&shard->idx, token_index_sizes_at(last), 4, &size, err));
+    TRY(shard_file_read(&shard->idx, token_index_at(shard, INDEX_POINTERS, last), 8, &pointer, err));
+    TRY(shard_file_read(&shard->idx, token_index_at(shard, INDEX_SIZES, last), 4, &size, err));
     if (pointer < 0 || size < 0 || pointer > shard->bin.bytes ||
         shard->bin.bytes - pointer != (int64_t)size * shard->type.bytes)
         return error_set(err, STATUS_DATA,
@@ -295,9 +290,9 @@ static enum status token_index_ends(const struct shard *shard, struct error *err
                          "on; hint: one of the two files is truncated, or they do not belong together",
                          shard->bin.path, (long long)shard->bin.bytes, shard->idx.path, size, shard->type.bytes,
                          (long long)pointer);
-    TRY(shard_file_read(&shard->idx, token_index_entries_at(shard, 0), 8, &entry, err));
+    TRY(shard_file_read(&shard->idx, token_index_at(shard, INDEX_ENTRIES, 0), 8, &entry, err));
     if (entry != 0) return token_index_wrong_entry(shard, 0, entry, err);
-    TRY(shard_file_read(&shard->idx, token_index_entries_at(shard, shard->documents), 8, &entry, err));
+    TRY(shard_file_read(&shard->idx, token_index_at(shard, INDEX_ENTRIES, shard->documents), 8, &entry, err));
     if (entry != shard->sequences) return token_index_wrong_entry(shard, shard->documents, entry, err);
     return STATUS_OK;
 }
@@ -605,18 +600,18 @@ enum status token_set_document(const struct token_set *set, int64_t n, int64_t *
     }
     int64_t document = n - shard->first_document;
     int64_t entries[2], pointers[2] = {shard->bin.bytes, shard->bin.bytes};
-    TRY(shard_file_read(&shard->idx, token_index_entries_at(shard, document), sizeof entries, entries, err));
+    TRY(shard_file_read(&shard->idx, token_index_at(shard, INDEX_ENTRIES, document), sizeof entries, entries, err));
     for (int i = 0; i < 2; i++) { /* the first sequences of this document and of the next */
         if (entries[i] < 0 || entries[i] > shard->sequences || entries[i] < entries[0])
             return token_index_wrong_entry(shard, document + i, entries[i], err);
         if (entries[i] < shard->sequences)
-            TRY(shard_file_read(&shard->idx, token_index_pointers_at(shard, entries[i]), 8, &pointers[i], err));
+            TRY(shard_file_read(&shard->idx, token_index_at(shard, INDEX_POINTERS, entries[i]), 8, &pointers[i], err));
         if (pointers[i] < 0 || pointers[i] > shard->bin.bytes || pointers[i] % shard->type.bytes != 0 ||
             pointers[i] < pointers[0])
             return error_set(err, STATUS_DATA,
                              "'%s' at byte %lld: sequence %lld starts at byte %lld of the .bin, which is before the "
                              "previous sequence, within a token, or beyond the end at %lld",
-                             shard->idx.path, (long long)token_index_pointers_at(shard, entries[i]),
+                             shard->idx.path, (long long)token_index_at(shard, INDEX_POINTERS, entries[i]),
                              (long long)entries[i], (long long)pointers[i], (long long)shard->bin.bytes);
     }
     *first = shard->first_token + pointers[0] / shard->type.bytes;

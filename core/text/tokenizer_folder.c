@@ -321,43 +321,29 @@ enum status tokenizer_folder_apply(const struct tokenizer_folder *folder, json_t
 
 /* ---- opening ------------------------------------------------------------- */
 
-/* Completes `parts`, a reference that it takes, and makes a tokenizer of them. `file` is for messages. */
-static enum status make_tokenizer(const struct tokenizer_folder *folder, json_t *parts, const char *file,
-                                  struct tokenizer **out, struct error *err)
-{
-    json_auto_t *own = parts;
-    TRY(tokenizer_folder_apply(folder, own, err));
-    return tokenizer_from_json(own, file, out, err);
-}
-
-static enum status open_json(const struct tokenizer_folder *folder, const char *path, struct tokenizer **out,
-                             struct error *err)
-{
-    json_t *json;
-    TRY(fs_read_json(path, MAX_FILE, 0, &json, err));
-    return make_tokenizer(folder, json, path, out, err);
-}
-
-static enum status open_pair(struct tokenizer_folder *folder, const char *vocabulary_path, const char *merges_path,
-                             struct tokenizer **out, struct error *err)
+static enum status read_pair(struct tokenizer_folder *folder, const char *vocabulary_path, const char *merges_path,
+                             json_t **parts, struct error *err)
 {
     json_auto_t *vocabulary = NULL;
     json_t *merges = NULL;
     TRY(choose_class(folder, err));
     TRY(fs_read_json(vocabulary_path, MAX_FILE, 0, &vocabulary, err));
     TRY(tokenizer_read_lines(merges_path, &merges, err));
-    return make_tokenizer(folder, make_parts(folder, json_incref(vocabulary), merges), vocabulary_path, out, err);
+    *parts = make_parts(folder, TAKEN(vocabulary), merges);
+    return STATUS_OK;
 }
 
-static enum status open_folder(struct tokenizer_folder *folder, struct tokenizer **out, struct error *err)
+/* The tokenizer.json that a folder has, or what its other files make. `file`: of what, for messages. */
+static enum status read_parts(struct tokenizer_folder *folder, char file[FS_PATH_MAX], json_t **parts,
+                              struct error *err)
 {
-    char whole[FS_PATH_MAX], vocabulary[FS_PATH_MAX], merges[FS_PATH_MAX], pieces[FS_PATH_MAX];
-    TRY(fs_join(whole, folder->path, "tokenizer.json", STATUS_DATA, err));
-    TRY(fs_join(vocabulary, folder->path, "vocab.json", STATUS_DATA, err));
+    char merges[FS_PATH_MAX], pieces[FS_PATH_MAX];
+    TRY(fs_join(file, folder->path, "tokenizer.json", STATUS_DATA, err));
+    if (fs_exists(file)) return fs_read_json(file, MAX_FILE, 0, parts, err);
+    TRY(fs_join(file, folder->path, "vocab.json", STATUS_DATA, err));
     TRY(fs_join(merges, folder->path, "merges.txt", STATUS_DATA, err));
     TRY(fs_join(pieces, folder->path, "tokenizer.model", STATUS_DATA, err));
-    if (fs_exists(whole)) return open_json(folder, whole, out, err);
-    if (fs_exists(vocabulary) && fs_exists(merges)) return open_pair(folder, vocabulary, merges, out, err);
+    if (fs_exists(file) && fs_exists(merges)) return read_pair(folder, file, merges, parts, err);
     if (!fs_exists(pieces)) return error_set(err, STATUS_USAGE, "'%s' has no tokenizer.json", folder->path);
     return error_set(err, STATUS_USAGE, "'%s' has no tokenizer.json, and its tokenizer.model is not read; hint: %s",
                      folder->path, WRITES_ONE);
@@ -375,12 +361,16 @@ bool tokenizer_folder_has(const char *folder)
 
 enum status tokenizer_folder_open(const char *path, struct tokenizer **out, struct error *err)
 {
-    char parent[FS_PATH_MAX];
+    char parent[FS_PATH_MAX], file[FS_PATH_MAX];
     const bool whole = fs_is_dir(path);
+    json_auto_t *parts = NULL;
     fs_parent(path, parent);
     struct tokenizer_folder folder = {.path = whole ? path : parent};
     enum status status = read_settings(&folder, err);
-    if (status == STATUS_OK) status = whole ? open_folder(&folder, out, err) : open_json(&folder, path, out, err);
+    if (status == STATUS_OK)
+        status = whole ? read_parts(&folder, file, &parts, err) : fs_read_json(path, MAX_FILE, 0, &parts, err);
+    if (status == STATUS_OK) status = tokenizer_folder_apply(&folder, parts, err);
+    if (status == STATUS_OK) status = tokenizer_from_json(parts, whole ? file : path, out, err);
     if (status == STATUS_OK)
         (*out)->splits_special = json_is_true(json_object_get(folder.values, "split_special_tokens"));
     json_decref(folder.values);
