@@ -62,10 +62,9 @@ static void alias_to_section(struct spec_context *ctx, struct spec_node *root, s
     node->key = spec_key_leaf(target);
     node->next = NULL;
     struct spec_node *section = spec_arena_alloc(ctx->arena, sizeof *section);
-    *section = (struct spec_node){.kind = NODE_MAPPING, .first = node, .last = node, .count = 1};
+    *section = (struct spec_node){
+        .kind = NODE_MAPPING, .pos = node->pos, .key_pos = node->key_pos, .first = node, .last = node, .count = 1};
     section->key = spec_arena_copy(ctx->arena, target, spec_key_section_length(target));
-    section->pos = node->pos;
-    section->key_pos = node->key_pos;
     alias_merge_at_top(ctx, root, section);
 }
 

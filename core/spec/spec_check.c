@@ -121,21 +121,16 @@ static const char *check_hint_section(struct spec_context *ctx, const struct spe
                              available ? "" : ", or another one that --help-spec lists");
 }
 
-static const char *check_hint_missing(struct spec_context *ctx, const struct spec_key *key)
-{
-    return spec_arena_printf(ctx->arena, "%.*s", (int)strcspn(key->help, ";"), key->help);
-}
-
 static void check_row(struct spec_context *ctx, struct spec_full *full, const struct spec_node *root,
                       const struct spec_key *key)
 {
     const struct spec_node *node = spec_find(root, key->path);
+    const int hint = key->help ? (int)strcspn(key->help, ";") : 0; /* where the help's first part ends */
     const bool applies = spec_key_applies(full, key);
     if (key->size && (applies || !key->schedules)) /* fields of schedules are shared */
         spec_key_store(full, key, spec_key_default(key));
     if (!node && key->flags & KEY_REQUIRED)
-        spec_error(ctx, (struct spec_pos){0, 1, 1}, "'%s' is missing; hint: %s", key->path,
-                   check_hint_missing(ctx, key));
+        spec_error(ctx, (struct spec_pos){0, 1, 1}, "'%s' is missing; hint: %.*s", key->path, hint, key->help);
     if (!node) return;
     const char *section = spec_arena_copy(ctx->arena, key->path, spec_key_section_length(key->path));
     if (spec_is_unknown_territory(root, section)) return;
@@ -150,7 +145,7 @@ static void check_row(struct spec_context *ctx, struct spec_full *full, const st
     } else if (key->type != KEY_ALIAS) {
         check_value(ctx, full, key, node);
         if (key->flags & KEY_REQUIRED && node->kind == NODE_NULL)
-            spec_error(ctx, node->key_pos, "'%s' has no value; hint: %s", key->path, check_hint_missing(ctx, key));
+            spec_error(ctx, node->key_pos, "'%s' has no value; hint: %.*s", key->path, hint, key->help);
     }
 }
 

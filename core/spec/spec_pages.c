@@ -38,11 +38,6 @@ static const char *spec_help_default(const struct spec_key *key)
     return key->fallback ? key->fallback : key->flags & (KEY_REQUIRED | KEY_NEEDED) ? "required" : "unset";
 }
 
-static void spec_help_below(FILE *out, const char *text)
-{
-    wrapped_put(out, 100, "        ", text, strlen(text));
-}
-
 static void spec_help_used(FILE *out)
 {
     for (const struct spec_key *key = spec_keys; key->path; key++) {
@@ -55,7 +50,7 @@ static void spec_help_used(FILE *out)
             spec_help_types(out, key);
             fputc('\n', out);
         }
-        spec_help_below(out, key->help);
+        wrapped_put(out, 100, "        ", key->help, strlen(key->help));
     }
 }
 
@@ -67,7 +62,7 @@ static void print_verdict(FILE *out, enum spec_verdict verdict, const char *titl
         fprintf(out, "%s", key->path);
         if (key->fallback) fprintf(out, "  (only %s)", key->fallback);
         fputc('\n', out);
-        spec_help_below(out, key->help);
+        wrapped_put(out, 100, "        ", key->help, strlen(key->help));
     }
 }
 
