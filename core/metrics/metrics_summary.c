@@ -86,8 +86,7 @@ enum status metrics_summarise(const char *path, const char *checkpoints, enum ev
         else if (json_object_get(line.object, "eval_loss"))
             add_evaluation(&sum, &line, metric, mode);
         else if (json_object_get(line.object, "resumed_from") && begins)
-            summary->last_step =
-                line.step; /* the run branched off: the steps before, and the start, are another run's */
+            summary->last_step = line.step; /* the run branched off: steps before, and the start, are another's */
         else if (json_object_get(line.object, "resumed_from"))
             summary->starts++;
     }

@@ -226,14 +226,11 @@ static void read_both(struct config_reader *reader, const struct rope_facts *fac
 }
 
 /* What transformers takes where Ministral 3 has none. */
-#define MINISTRAL3_ROPE                                                                                               \
-    "{\"rope_type\":\"yarn\",\"rope_theta\":1e6,\"factor\":16,\"original_max_position_embeddings\":16384,\"mscale\":" \
-    "1,"                                                                                                              \
-    "\"mscale_all_dim\":1,\"llama_4_scaling_beta\":0.1}"
-
-#define GPT_OSS_ROPE                                                                                \
-    "{\"rope_type\":\"yarn\",\"factor\":32,\"original_max_position_embeddings\":4096,\"truncate\":" \
-    "false}"
+#define MINISTRAL3_ROPE                                                                                    \
+    "{\"rope_type\":\"yarn\",\"rope_theta\":1e6,\"factor\":16,\"original_max_position_embeddings\":16384," \
+    "\"mscale\":1,\"mscale_all_dim\":1,\"llama_4_scaling_beta\":0.1}"
+#define GPT_OSS_ROPE \
+    "{\"rope_type\":\"yarn\",\"factor\":32,\"original_max_position_embeddings\":4096,\"truncate\":false}"
 
 /* GPT-J has its own key, and no scaling. */
 static void read_rotary_elements(struct config_reader *reader, const struct rope_facts *facts, struct model_desc *desc)

@@ -326,12 +326,10 @@ static void tree_merge(struct spec_context *ctx, struct spec_node *into, struct 
     for (struct spec_node *child = from->first, *next; child; child = next) {
         next = child->next;
         struct spec_node *twin = spec_child(into, child->key);
+        const char *path = twin ? spec_arena_printf(ctx->arena, "%s%s", prefix, spec_show(ctx, child->key)) : NULL;
         if (!twin) {
             tree_append(into, child);
-            continue;
-        }
-        const char *path = spec_arena_printf(ctx->arena, "%s%s", prefix, spec_show(ctx, child->key));
-        if (tree_yields(child) && twin->kind != NODE_NULL) {
+        } else if (tree_yields(child) && twin->kind != NODE_NULL) {
             twin->was_auto = twin->was_auto || spec_is_auto(child);
         } else if (tree_yields(twin)) {
             tree_fill(twin, child);

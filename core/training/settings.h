@@ -231,8 +231,7 @@ struct zero_settings { /* DeepSpeed's zero_optimization */
     /* elements: collectives are cut into pieces of at most this (at least SHARD_ALIGN × world); 0: no limit */
     int64_t reduce_bucket_size, allgather_bucket_size;
     struct offload_settings offload_optimizer, offload_param;
-    int64_t
-        sub_group_size; /* elements that an offloaded optimizer updates at a time, at most SUB_GROUP_MAX; 0: those */
+    int64_t sub_group_size; /* elements that an offloaded optimizer updates at a time; 0: SUB_GROUP_MAX, the most */
 };
 
 /* Whether state is offloaded to nvme. */
