@@ -204,6 +204,10 @@ enum status engine_reference_file(const struct engine *engine, int number, char 
 enum status engine_read_reference(const struct engine *engine, const char *path, struct token_source *source,
                                   struct error *err);
 
+/* STATUS_USAGE: `config`, or that of a folder (NULL), is of another model; the error begins with what and folder. */
+enum status engine_check_model(const struct engine *engine, const char *what, const char *folder, const json_t *config,
+                               struct error *err);
+
 /* Whether the reference is there; files are read. */
 enum status engine_check_reference(struct engine *engine, struct error *err);
 

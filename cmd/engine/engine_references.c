@@ -82,12 +82,23 @@ enum status engine_read_reference(const struct engine *t, const char *path, stru
     return error_hint(err, "ztrain score … --mismatched %" PRId64 " --set data.seq_length=%" PRId64, together, longest);
 }
 
-/* Whether its model is this run's; that of a file may be any. */
+enum status engine_check_model(const struct engine *t, const char *what, const char *folder, const json_t *config,
+                               struct error *err)
+{
+    RELEASED(model_desc_release) struct model_desc other = {0};
+    RELEASED(string_list_release) struct string_list differences = {0};
+    TRY(config ? model_desc_from_json(config, folder, &other, err) : model_desc_load(folder, &other, err));
+    model_desc_compare(&other, &t->desc, &differences);
+    if (differences.count == 0) return STATUS_OK;
+    const char *key = differences.items[0]; /* "'hidden_size' of the model was …" */
+    return error_set(err, STATUS_USAGE, "%s '%s' is of another model than this run's: its %.*s differs", what, folder,
+                     (int)strcspn(key, " "), key);
+}
+
+/* A folder's model is this run's; that of a file may be any. */
 static enum status check_folder(const struct engine *t, const char *folder, struct error *err)
 {
     RELEASED(checkpoint_drop) struct checkpoint *checkpoint = NULL;
-    RELEASED(model_desc_release) struct model_desc other = {0};
-    RELEASED(string_list_release) struct string_list differences = {0};
     char config[FS_PATH_MAX], adapter[FS_PATH_MAX];
     TRY(fs_join(config, folder, "config.json", STATUS_USAGE, err));
     TRY(fs_join(adapter, folder, "adapter_config.json", STATUS_USAGE, err));
@@ -100,13 +111,8 @@ static enum status check_folder(const struct engine *t, const char *folder, stru
         error_set(err, STATUS_USAGE, "preference.reference '%s' is a checkpoint, and there is an adapter", folder);
         return error_hint(err, "ztrain export makes a folder that can be a reference");
     }
-    TRY(checkpoint ? model_desc_from_json(checkpoint->model, folder, &other, err)
-                   : model_desc_load(folder, &other, err));
-    model_desc_compare(&other, &t->desc, &differences);
-    if (differences.count == 0) return STATUS_OK;
-    const char *key = differences.items[0]; /* "'hidden_size' of the model was …" */
-    error_set(err, STATUS_USAGE, "preference.reference '%s' is another model than this run's: its %.*s differs", folder,
-              (int)strcspn(key, " "), key);
+    if (engine_check_model(t, "preference.reference", folder, checkpoint ? checkpoint->model : NULL, err) == STATUS_OK)
+        return STATUS_OK;
     return error_hint(err, "ztrain score makes a file that can be the reference");
 }
 

@@ -385,6 +385,9 @@ static enum status prepare_scoring(struct run *run, struct error *err)
     t->node_ranks = boot->local_world;
     t->scores = true;
     TRY(engine_build(t, run->spec, boot->rank, boot->world, run->comm, boot->cores, err));
+    if (run->checkpoint)
+        TRY(run_agree(run, engine_check_model(t, "the checkpoint", run->checkpoint->path, run->checkpoint->model, err),
+                      err));
     TRY(run_agree(run, engine_open_scored(t, err), err));
     TRY(run_agree(run, memory_limit_check(t, err), err));
     TRY(prepare_choose_in_turn(run, err));
@@ -392,7 +395,7 @@ static enum status prepare_scoring(struct run *run, struct error *err)
     const enum status status = options->score_base ? engine_weights_load_reference(t, NULL, err)
                                                    : engine_weights_load(t, run->checkpoint, err);
     TRY(run_agree(run, status, err));
-    if (!options->score_base) TRY(engine_weights_check_base(t, run->checkpoint, err));
+    TRY(engine_weights_check_base(t, run->checkpoint, err));
     return zero_params_changed(t->zero, t->compute, err);
 }
 

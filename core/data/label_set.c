@@ -174,7 +174,8 @@ enum status label_set_find(const struct token_set *tokens, struct label_set **la
     const char *bin;
     bool found = false;
     for (int i = 0; (bin = token_set_shard(tokens, i, &(int64_t){0}, &(int64_t){0})); i++) {
-        OWNED char *path = memory_printf("%.*s.labels", (int)(strlen(bin) - strlen(".bin")), bin);
+        const int stem = (int)strlen(bin) - (fs_has_suffix(bin, ".bin") ? 4 : 0);
+        OWNED char *path = memory_printf("%.*s.labels", stem, bin);
         found |= !fs_is_absent(path);
     }
     *labels = NULL;

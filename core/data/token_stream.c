@@ -420,6 +420,7 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
                             .completion = slot->completion,
                             .references = slot->references,
                             .labels = slot->labels,
+                            .teacher_tokens = config->source.teacher ? config->source.teacher->header.K : 0,
                             .teacher_ids = slot->teacher_ids,
                             .teacher_logps = slot->teacher_logps};
     slot->seq_start[0] = 0;
@@ -676,8 +677,9 @@ static const void *copy_array(char **place, const void *array, size_t bytes)
 struct batch *batch_copy(const struct batch *batch)
 {
     const size_t tokens = (size_t)batch->num_tokens, starts = (size_t)batch->num_seqs + 1;
-    const size_t bytes =
-        tokens * (sizeof(uint64_t) + 4 * sizeof(int32_t) + 1) + starts * (sizeof(double) + 2 * sizeof(int32_t));
+    const size_t taught = batch->teacher_ids ? tokens * (size_t)batch->teacher_tokens : 0;
+    const size_t bytes = tokens * (sizeof(uint64_t) + 4 * sizeof(int32_t) + 1) +
+                         starts * (sizeof(double) + 2 * sizeof(int32_t)) + taught * (sizeof(int32_t) + sizeof(float));
     struct batch *copy = memory_alloc(sizeof *copy + bytes);
     char *place = (char *)(copy + 1);
     *copy = *batch;
@@ -689,6 +691,8 @@ struct batch *batch_copy(const struct batch *batch)
     copy->types = copy_array(&place, batch->types, tokens * sizeof *batch->types);
     copy->seq_start = copy_array(&place, batch->seq_start, starts * sizeof *batch->seq_start);
     copy->labels = copy_array(&place, batch->labels, (starts - 1) * sizeof *batch->labels);
+    copy->teacher_ids = copy_array(&place, batch->teacher_ids, taught * sizeof *batch->teacher_ids);
+    copy->teacher_logps = copy_array(&place, batch->teacher_logps, taught * sizeof *batch->teacher_logps);
     copy->completion = copy_array(&place, batch->completion, tokens);
     copy->source_samples = copy->source_targets = NULL;
     return copy;

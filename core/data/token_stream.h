@@ -85,7 +85,8 @@ struct batch {
     const double *references;  /* (num_seqs) */
     const int32_t *labels;     /* (num_seqs) */
 
-    /* With a teacher, else NULL: its K best next tokens, which rise, and their log-probabilities. */
+    /* With a teacher, else NULL: its best next tokens, which rise, and their log-probabilities. */
+    int64_t teacher_tokens;     /* K */
     const int32_t *teacher_ids; /* (M, K) */
     const float *teacher_logps; /* (M, K) */
 

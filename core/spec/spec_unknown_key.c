@@ -19,7 +19,6 @@
 #define BEST "`ztrain export RUN --best` takes the best checkpoint"
 #define PACKING "first_fit, with data.document_mask: true, packs whole documents that do not see each other"
 #define SERVICE "nothing is sent to a service while training; ztrain-wandb RUN sends a run's folder"
-#define PREFERENCES "preference.loss has DPO, KTO and their relatives, model.task reward models (docs/preferences.md)"
 
 const struct spec_foreign_name spec_foreign_names[] = {
     /* length of the run */
@@ -121,7 +120,18 @@ const struct spec_foreign_name spec_foreign_names[] = {
     {RULE, "deepspeed", NULL, "--deepspeed FILE names the DeepSpeed configuration"},
     {RULE, "fsdp fsdp_config", "zero_optimization.stage", "3 shards parameters as FSDP does"},
     {NOTHING, "ddp_find_unused_parameters", NULL, "every parameter is used"},
-    {RULE, "stage", "zero_optimization.stage", "0 to 3; LLaMA-Factory's pt and sft differ in the data alone"},
+    {RULE, "stage", "zero_optimization.stage",
+     "0 to 3; LLaMA-Factory's pt and sft differ in the data alone, dpo, kto and rm are preference.loss or model.task: "
+     "reward"},
+    {RULE, "rl pref_loss", "preference.loss", "dpo is sigmoid"},
+    {RULE, "rl_beta dpo_beta pref_beta orpo_alpha", "preference.beta", NULL},
+    {RULE, "dpo_label_smoothing", "preference.label_smoothing", NULL},
+    {RULE, "simpo_gamma", "preference.gamma", NULL},
+    {RULE, "rpo_alpha pref_ftx cpo_alpha", "preference.rpo_alpha", NULL},
+    {RULE, "kto_desirable_weight kto_chosen_weight", "preference.desirable_weight", NULL},
+    {RULE, "kto_undesirable_weight kto_rejected_weight", "preference.undesirable_weight", NULL},
+    {RULE, "ref_model", "preference.reference", "a folder, or a file of ztrain score"},
+    {RULE, "reward_model", "model.task", "reward"},
     {RULE, "pure_bf16", "bf16.bf16_master_weights_and_grads", "with bf16.enabled"},
     {RULE, "gradient_accumulation_dtype", "data_types.grad_accum_dtype", NULL},
     {RULE, "fp32_allreduce", "communication_data_type", "fp32 is the default"},
@@ -168,7 +178,8 @@ const struct spec_foreign_name spec_foreign_names[] = {
      "chat_template_path chat_template_jinja default_system",
      NULL, TOKENIZE},
     /* features that ztrain lacks, and what happens instead */
-    {UNLISTED(MISSING), "rl reward_model process_reward_model ref_model", NULL, PREFERENCES},
+    {UNLISTED(MISSING), "process_reward_model", NULL,
+     "model.task: reward trains a reward model of whole answers (docs/preferences.md)"},
     {UNLISTED(MISSING),
      "relora peft use_dora peft_use_dora pissa_init peft_layer_replication "
      "peft_trainable_token_indices",

@@ -129,6 +129,8 @@ def base(tmp_path_factory):
     (folder / "reviews.csv").write_text(rows, encoding="utf-8")
     (folder / "axolotl.yaml").write_text("base_model: model\nsequence_len: 24\nmicro_batch_size: 2\nlearning_rate: 1e-5\n"
                                          "datasets:\n  - {path: reviews.jsonl, type: completion}\n", encoding="utf-8")
+    (folder / "pairs.jsonl").write_text("".join(json.dumps({"prompt": f"{i} and 1? ", "chosen": str(i + 1), "rejected": str(i)}) + "\n"
+                                                for i in range(40)), encoding="utf-8")
     (folder / "ds_config.json").write_text('{"zero_optimization": {"stage": 2}}', encoding="utf-8")
     for name in ("code", "prose", "chats"):
         run(f"scripts/tokenize.py reviews.csv --tokenizer byte --output data/{name}", folder)

@@ -302,7 +302,7 @@ def test_a_file_goes_on_with_other_ranks_and_no_other_model(start):
     assert "is of other data or of another model" in score(start, expect=USAGE).err
     score(start, out="y.logps")
     done = start.train(preferring(pretrained=start.at("hf"), reference=start.run_folder("text")), expect=USAGE)
-    assert "is another model than this run's: its 'rms_norm_eps' differs" in done.err
+    assert "is of another model than this run's: its 'rms_norm_eps' differs" in done.err
 
 
 def test_a_teacher_that_was_interrupted_is_finished(start):
