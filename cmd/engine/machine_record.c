@@ -145,10 +145,8 @@ bool machine_record_is_strict(const struct run_spec *spec)
     return spec->train.virtual_ranks && spec->train.virtual_ranks_strict;
 }
 
-static enum status hint_at_key(struct error *err)
-{
-    return error_hint(err, "train.virtual_ranks_strict: false continues with other bits, and metrics.jsonl records it");
-}
+static const char strict_hint[] =
+    "train.virtual_ranks_strict: false continues with other bits, and metrics.jsonl records it";
 
 /* "NVIDIA H100 …" or "AMD EPYC …". */
 static const char *machine_name(const json_t *machine)
@@ -164,7 +162,7 @@ enum status machine_record_refuse(const struct checkpoint *checkpoint, const jso
     error_set(err, STATUS_USAGE,
               "with train.virtual_ranks a run keeps its kernels: this one began on %s, and this %s lacks them (%s)",
               machine_name(checkpoint->machine), machine_name(now), differences);
-    return hint_at_key(err);
+    return error_hint(err, "%s", strict_hint);
 }
 
 enum status machine_record_compare_ranks(struct comm *comm, const struct bootstrap *boot, const json_t *own,
@@ -189,7 +187,7 @@ enum status machine_record_compare_ranks(struct comm *comm, const struct bootstr
     if (!*text) return STATUS_OK;
     if (machine_record_is_strict(spec)) {
         error_set(err, STATUS_USAGE, "train.virtual_ranks: %s", text);
-        return hint_at_key(err);
+        return error_hint(err, "%s", strict_hint);
     }
     if (boot->rank == 0)
         log_warn("%s%s", text,
