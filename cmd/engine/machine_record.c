@@ -11,13 +11,28 @@
 enum { MACHINE_TEXT = 2048 }; /* bytes of JSON */
 
 /* The members of machine_record_to_json() that decide the bits of results, in the order of messages. */
-/* clang-format off */
 static const char *const members[] = {
-    "device", "gpu", "compute_capability", "driver", "cuda", "cublasLt", "cuDNN", "NCCL", "isa", "avx512_bf16",
-    "amx_bf16", "bf16_products", "gemm_fp32", "gemm_bf16", "multiprocessors_left", "ZTRAIN_CUDA_TF32",
-    "ZTRAIN_CUDA_ATTENTION", "ZTRAIN_GEMM_EPILOGUES", "avoids", "lost_kernel",
+    "device",
+    "gpu",
+    "compute_capability",
+    "driver",
+    "cuda",
+    "cublasLt",
+    "cuDNN",
+    "NCCL",
+    "isa",
+    "avx512_bf16",
+    "amx_bf16",
+    "bf16_products",
+    "gemm_fp32",
+    "gemm_bf16",
+    "multiprocessors_left",
+    "ZTRAIN_CUDA_TF32",
+    "ZTRAIN_CUDA_ATTENTION",
+    "ZTRAIN_GEMM_EPILOGUES",
+    "avoids",
+    "lost_kernel",
 };
-/* clang-format on */
 
 static void set_text(json_t *machine, const char *name, const char *text)
 {
