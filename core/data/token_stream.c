@@ -402,6 +402,15 @@ static int64_t stream_place(const struct token_stream *stream)
     return config->batch_size / virtual_world * virtual_rank + own * count;
 }
 
+static void add_filler(struct slot *slot, int64_t multiple)
+{
+    struct batch *batch = &slot->batch;
+    const int64_t filler = round_up(batch->num_tokens, multiple) - batch->num_tokens;
+    if (filler > 0 && slot->types) memset(slot->types + batch->num_tokens, 0, (size_t)filler * sizeof *slot->types);
+    if (filler > 0) add_sequence(slot, NULL, NULL, filler, 0);
+    batch->num_filler = filler;
+}
+
 static enum status fill(struct token_stream *stream, struct slot *slot, struct error *err)
 {
     const struct token_stream_config *config = &stream->config;
@@ -456,11 +465,7 @@ static enum status fill(struct token_stream *stream, struct slot *slot, struct e
         TRY(add_sample(stream, slot, err));
     }
     if (config->preference) batch->num_targets = batch->num_seqs / 2;
-    bool varies = !token_stream_cuts(config) || token_stream_masks(config);
-    int64_t filler = !varies ? 0 : round_up(batch->num_tokens, config->token_multiple) - batch->num_tokens;
-    if (filler > 0 && slot->types) memset(slot->types + batch->num_tokens, 0, (size_t)filler * sizeof *slot->types);
-    if (filler > 0) add_sequence(slot, NULL, NULL, filler, 0);
-    batch->num_filler = filler;
+    if (!token_stream_cuts(config) || token_stream_masks(config)) add_filler(slot, config->token_multiple);
     return STATUS_OK;
 }
 
