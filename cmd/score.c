@@ -125,6 +125,12 @@ static enum status score_take_words(const struct score_words *words, struct opti
         return error_hint(err, "name its run, or a folder of ztrain export RUN --merge");
     }
     TRY(find_run_spec(folder, path, err));
+    char config[FS_PATH_MAX];
+    TRY(fs_join(config, folder, "config.json", STATUS_USAGE, err));
+    if (!*path && !fs_exists(config)) {
+        error_set(err, STATUS_USAGE, "'%s' has neither a config.json nor a run.yaml", folder);
+        return error_hint(err, "name a Hugging Face folder, a run, or a checkpoint in its run's folder");
+    }
     options->rank.score = words->out;
     options->rank.score_lines = words->per_document;
     options->rank.score_base = words->adapter_off;

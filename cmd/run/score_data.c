@@ -34,14 +34,6 @@ static enum status score_part(struct engine *t, const struct score_job *job, int
     return status;
 }
 
-/* A vote of all ranks. */
-static bool asked_to_stop(const struct engine *t)
-{
-    struct error err;
-    double votes = stop_signal_pending() ? 1 : 0;
-    return comm_sum(t->comm, &votes, 1, &err) != STATUS_OK || votes > 0;
-}
-
 enum status score_samples(struct engine *t, const struct score_job *job, int64_t done, const struct row_results *rows,
                           struct score_visit *visit, bool *complete, struct error *err)
 {
@@ -56,7 +48,9 @@ enum status score_samples(struct engine *t, const struct score_job *job, int64_t
         const int64_t count = samples - done < part ? samples - done : part;
         TRY(agree(t->comm, score_part(t, job, done, count, rows, visit, err), err));
         done += count;
-        *complete = done == samples || !asked_to_stop(t);
+        double stops = stop_signal_pending() && done < samples ? 1 : 0;
+        TRY(comm_sum(t->comm, &stops, 1, err));
+        *complete = stops == 0;
         if (t->rank != 0 || seconds_now() < told + TELL_SECONDS) continue;
         told = seconds_now();
         log_info("%s: %" PRId64 " of %" PRId64 " samples are scored", job->name, done, samples);

@@ -84,6 +84,9 @@ enum status score_rank(struct run *run, struct error *err)
         log_warn("%" PRId64 " of %" PRId64 " documents are left out: they have more than data.seq_length %" PRId64
                  " tokens, or fewer than two",
                  left, token_set_documents(source->set), run->spec->data.seq_length);
+    if (source->fit->samples == 0)
+        return error_set(err, STATUS_DATA, "'%s' has no document of 2 to %" PRId64 " tokens (data.seq_length)",
+                         job.name, run->spec->data.seq_length);
     if (run->options->score_top_k)
         TRY(score_teacher(t, &job, (int32_t)run->options->score_top_k, &complete, err));
     else

@@ -6,6 +6,8 @@
 
 static const char teacher_magic[8] = "ztteach\1";
 
+static const float f16_lowest = -65504; /* below it is infinity */
+
 static int64_t row_bytes(const struct teacher_header *header)
 {
     return header->K * (int64_t)(sizeof(int32_t) + sizeof(uint16_t));
@@ -75,7 +77,7 @@ enum status teacher_file_write(const struct teacher_file *file, int64_t token, c
     OWNED char *row = memory_alloc(bytes);
     for (size_t k = 0; k < K; k++) {
         const int32_t id = ids[k] + 1;
-        const uint16_t half = f16_from_f32(logps[k]);
+        const uint16_t half = f16_from_f32(logps[k] < f16_lowest ? f16_lowest : logps[k]);
         memcpy(row + k * sizeof id, &id, sizeof id);
         memcpy(row + K * sizeof *ids + k * sizeof half, &half, sizeof half);
     }

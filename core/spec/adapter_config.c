@@ -172,7 +172,9 @@ static json_t *list_written_parameters(const struct model_desc *desc, const stru
     json_t *list = json_object_size(names) ? json_array() : json_null();
     const char *key;
     json_t *value;
-    json_object_foreach (names, key, value) json_array_append_new(list, json_string(key));
+    json_object_foreach (names, key, value) {
+        json_array_append_new(list, json_string(key));
+    }
     return list;
 }
 

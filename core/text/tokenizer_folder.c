@@ -173,8 +173,12 @@ static json_t *special_tokens(const struct tokenizer_folder *folder)
         if (fs_has_suffix(key, "_token")) folder_add_special(tokens, value);
     if (json_object_size(more) + json_array_size(more) == 0)
         more = json_object_get(folder->values, "additional_special_tokens");
-    json_object_foreach (more, key, value) folder_add_special(tokens, value);
-    json_array_foreach (more, i, value) folder_add_special(tokens, value);
+    json_object_foreach (more, key, value) {
+        folder_add_special(tokens, value);
+    }
+    json_array_foreach (more, i, value) {
+        folder_add_special(tokens, value);
+    }
     return tokens;
 }
 
@@ -308,7 +312,9 @@ enum status tokenizer_folder_apply(const struct tokenizer_folder *folder, json_t
         from = json_incref(json_object_get(folder->values, "added_tokens_decoder"));
     json_auto_t *special = special_tokens(folder), *by_text = json_object();
     struct addition addition = {items, vocabulary, by_text, (json_int_t)json_object_size(vocabulary)};
-    json_array_foreach (items, i, item) tokenizer_take_item(&addition, folder_token_text(item), item);
+    json_array_foreach (items, i, item) {
+        tokenizer_take_item(&addition, folder_token_text(item), item);
+    }
     const enum status status = add_declared(folder, from, special, &addition, err);
     json_object_foreach (special, text, token)
         if (!json_object_get(addition.by_text, text)) add_token(&addition, text, token, true);

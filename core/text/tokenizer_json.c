@@ -173,7 +173,9 @@ static enum status read_normalizer(const struct source *source, const json_t *no
         return has_type(normalizer, "NFC") ? STATUS_OK
                                            : tokenizer_refuse_part(source, "normalizer", type_of(normalizer));
     }
-    json_array_foreach ((json_t *)members, i, member) TRY(read_normalizer(source, member, nfc));
+    json_array_foreach ((json_t *)members, i, member) {
+        TRY(read_normalizer(source, member, nfc));
+    }
     return STATUS_OK;
 }
 
@@ -225,7 +227,9 @@ static enum status read_cuts(const struct source *source, const json_t *componen
     size_t i;
     bool each;
     if (has_type(component, "Sequence")) {
-        json_array_foreach ((json_t *)members, i, member) TRY(read_cuts(source, member, mapped, out));
+        json_array_foreach ((json_t *)members, i, member) {
+            TRY(read_cuts(source, member, mapped, out));
+        }
         return STATUS_OK;
     }
     if (*mapped) return tokenizer_refuse_part(source, "pre-tokenizer after ByteLevel", type_of(component));
@@ -296,7 +300,9 @@ static enum status read_all_added(const struct source *source, const json_t *add
     const json_t *item;
     size_t i;
     if (!is_absent(added) && !json_is_array(added)) return damaged(source, "'added_tokens' is no list");
-    json_array_foreach ((json_t *)added, i, item) TRY(read_added(source, item, &next, out));
+    json_array_foreach ((json_t *)added, i, item) {
+        TRY(read_added(source, item, &next, out));
+    }
     return STATUS_OK;
 }
 
@@ -347,7 +353,9 @@ static enum status read_processor(const struct source *source, const json_t *pro
         return STATUS_OK;
     if (has_type(processor, "TemplateProcessing")) return read_template(source, processor, out);
     if (!has_type(processor, "Sequence")) return tokenizer_refuse_part(source, "post-processor", type_of(processor));
-    json_array_foreach ((json_t *)members, i, member) TRY(read_processor(source, member, out));
+    json_array_foreach ((json_t *)members, i, member) {
+        TRY(read_processor(source, member, out));
+    }
     return STATUS_OK;
 }
 

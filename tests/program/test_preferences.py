@@ -353,5 +353,11 @@ def test_a_branch_compares_with_what_its_run_began_with(start):
     assert "'preference.reference' was" in done.err
 
 
+def test_nothing_to_score_is_said(start):
+    assert "has no document of 2 to 24 tokens" in score(start, "--set", "data.seq_length=24", data="text", expect=DATA).err
+    os.makedirs(start.at("empty"))
+    assert "has neither a config.json nor a run.yaml" in score(start, model=start.at("empty"), expect=USAGE).err
+
+
 def test_kto_wants_two_answers(pairs):
     assert "compares an answer with another one's prompt" in pairs.train(preferring("kto"), sets=["train_batch_size=1"], expect=USAGE).err
