@@ -39,7 +39,7 @@ ALLOWED = (USAGE, DATA, CHECKPOINT, DEVICE)
 START = ["--config", "run.yaml"]
 RESUME = [*START, "--resume", "runs/run"]
 # Of these runs only calls on some paths are broken: the others are those of any run
-PATHS = [(TO_DISK, "(^|/)disk($|/)"), (PREFERENCES, "/references($|/)|pairs")]
+PATHS = [(TO_DISK, "(^|/)disk($|/)"), (PREFERENCES, "/references($|/)")]
 
 
 class Breaker:
@@ -120,7 +120,7 @@ def run_errors(options):
     for name, breaker, template, arguments, share in (
             ("train", plain, sweep.template, START, 0.12), ("resume", plain, plain.half, RESUME, 0.12),
             ("beside", beside, sweep.template, [*START, *BESIDE], 0.06), ("nvme", disk, sweep.template, [*START, *TO_DISK], 0.03),
-            ("preferences", prefers, sweep.template, [*START, *PREFERENCES], 0.03)):
+            ("preferences", prefers, sweep.template, [*START, *PREFERENCES], 0.15)):
         if not options.only or options.only in name:
             part(name, breaker, template, arguments, share)
     sweep.close()
@@ -185,7 +185,7 @@ def run_kills(options):
                 ("beside", beside, sweep.template, [*START, *BESIDE], 0.1),
                 ("beside, two ranks", both_beside, sweep.template, [*START, *ranks, *BESIDE], 0.02),
                 ("nvme", disk, sweep.template, [*START, *TO_DISK], 0.06),
-                ("preferences, two ranks", prefers, sweep.template, [*START, *PREFERENCES, *ranks], 0.04)):
+                ("preferences, two ranks", prefers, sweep.template, [*START, *PREFERENCES, *ranks], 0.3)):
             if not options.only or options.only in name:
                 at_calls(name, breaker, template, arguments, share)
     else:
