@@ -3,12 +3,14 @@
 tests/golden."""
 import json
 import os
+import re
 import shutil
 import struct
+import subprocess
 
 import pytest
 
-from harness import CHECKPOINT, DATA, SEQUENCE, USAGE, read_safetensors, write_megatron, write_pairs
+from harness import CHECKPOINT, DATA, ROOT, SEQUENCE, SLOWNESS, USAGE, ZTRAIN, read_safetensors, write_megatron, write_pairs
 
 STEPS = {"train": {"max_steps": 6}, "train_batch_size": 4}
 LOSSES = ["sigmoid", "ipo", "hinge", "robust", "apo_zero", "apo_down", "kto", "simpo", "orpo"]
@@ -321,6 +323,7 @@ def test_a_teacher_that_was_interrupted_is_finished(start):
     assert "--top-k 100, and the model has 61 tokens" in score(start, "--top-k", 100, data="lines", out="u", expect=USAGE).err
     assert not os.path.exists(start.at("u"))
     assert "without --mismatched" in score(start, "--top-k", 3, "--mismatched", 2, data="lines", out="u", expect=USAGE).err
+    start.train(changes, name="checked", sets=["train.check_interval_steps=1", "train_batch_size=8", "train_micro_batch_size_per_gpu=2"])  # the step twice
     with open(start.at("t"), "r+b") as f:  # V of its header
         f.seek(36)
         f.write(struct.pack("<i", 60))
@@ -361,3 +364,21 @@ def test_nothing_to_score_is_said(start):
 
 def test_kto_wants_two_answers(pairs):
     assert "compares an answer with another one's prompt" in pairs.train(preferring("kto"), sets=["train_batch_size=1"], expect=USAGE).err
+
+
+def test_the_page(tmp_path):
+    """docs/preferences.md from start to end, and what it promises."""
+    with open(os.path.join(ROOT, "docs", "preferences.md"), encoding="utf-8") as f:
+        blocks = re.findall(r"^```bash\n(.*?)^```$", f.read(), re.S | re.M)
+    (tmp_path / "build").mkdir()
+    os.symlink(ZTRAIN, tmp_path / "build" / "ztrain")
+    os.symlink(os.path.join(ROOT, "scripts"), tmp_path / "scripts")
+    out = ""
+    for block in blocks:
+        done = subprocess.run(["bash", "-euo", "pipefail", "-c", block], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, timeout=120 * SLOWNESS, check=False)
+        assert done.returncode == 0, f"{block}\n{done.stdout[-2000:]}"
+        out += done.stdout
+    assert re.search(r"you fool\n.*, sir\n", out), out
+    runs = [(tmp_path / "build" / "prefer" / name / "checkpoints" / "epoch-0002" / "rank-00000.zst").read_bytes() for name in ("dpo", "file")]
+    assert runs[0] == runs[1]
