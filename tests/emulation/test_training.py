@@ -92,6 +92,12 @@ def test_adapters():
          "--ranks", "1,2", "--dtype", "bf16", *FEW, "--set", "train.device=cuda"], ZTRAIN_EMULATION_GPUS="2")
 
 
+@pytest.mark.parametrize("case", ["sigmoid-rpo", "kto", "reward", "distill-top-8"])
+def test_preferences(case):
+    """Losses of pairs, whose rows go to the host and back, rewards, and rows with a teacher."""
+    run(["tests/golden/check_preferences.py", "--ztrain", ZTRAIN, "--case", case, "--set", "train.device=cuda"])
+
+
 @pytest.fixture(scope="module")
 def lazily(tmp_path_factory):
     return train(tmp_path_factory.mktemp("lazy"), "lazy", "train.max_steps=2")
