@@ -43,6 +43,7 @@ static enum status score_sources(struct run *run, const char *folder, struct err
     uint64_t model;
     if (!there) {
         TRY(run_agree(run, engine_weights_load_reference(t, folder, err), err));
+        TRY(engine_weights_check_base(t, NULL, err));
         TRY(zero_params_changed(t->zero, t->compute, err));
     }
     TRY(score_model(run, &model, err));
