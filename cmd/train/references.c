@@ -76,15 +76,12 @@ static enum status read_references(struct run *run, struct error *err)
     return STATUS_OK;
 }
 
-/* A run that goes on from another run's checkpoint compares with the same numbers. Rank 0 copies them. */
+/* A branch compares with the numbers of the run that it comes from: rank 0 copies them. */
 static void take_along(struct run *run)
 {
-    const char *checkpoint = run->checkpoint->path;
-    const size_t folder = strlen(run->folder.checkpoints);
     char parent[FS_PATH_MAX], other[FS_PATH_MAX], from[FS_PATH_MAX], to[FS_PATH_MAX];
     struct error err;
-    if (run->replay || (!strncmp(checkpoint, run->folder.checkpoints, folder) && checkpoint[folder] == '/')) return;
-    fs_parent(checkpoint, parent);
+    fs_parent(run->checkpoint->path, parent);
     fs_parent(parent, other);
     snprintf(to, sizeof to, "%s/references", run->folder.path);
     fs_mkdirs(to, STATUS_CHECKPOINT, &err);
@@ -121,7 +118,7 @@ enum status run_references(struct run *run, struct error *err)
     TRY(run_agree(run, engine_find_reference(&run->engine, &reference, err), err));
     if (reference.kind == REFERENCE_NONE) return STATUS_OK;
     /* A resumed run has what it began with, whatever has become of the reference. */
-    if (run->checkpoint && run->boot->rank == 0) take_along(run);
+    if (run->home.start == RUN_BRANCHED && run->boot->rank == 0) take_along(run);
     TRY(run_agree(run, STATUS_OK, err));
     double missing = !run->checkpoint || read_references(run, &unread) != STATUS_OK;
     TRY(comm_sum(run->comm, &missing, 1, err));
