@@ -100,7 +100,7 @@ static struct logps_header wanted_header(const struct score_job *job)
                                  .longest = mismatched ? (int32_t)job->config.data.seq_length : 0};
 }
 
-/* Whether the file has all numbers of its samples, or that of `*done` of them. STATUS_USAGE: it is another one. */
+/* *done: the first samples that have finite numbers. STATUS_USAGE: the file is another one. */
 static enum status read_logps(const struct score_job *job, double **logps, double **mismatched, int64_t *done,
                               struct error *err)
 {

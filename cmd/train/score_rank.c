@@ -46,11 +46,9 @@ enum status score_model(struct run *run, uint64_t *model, struct error *err)
 {
     struct engine *t = &run->engine;
     const struct state_slices slices = zero_slices(t->zero);
-    OWNED char *config = json_dumps(t->desc.source, JSON_SORT_KEYS);
-    json_t *const unused = json_null();
-    json_auto_t *adapter =
-        t->table.adapted ? adapter_config_to_json(&t->spec->adapter, &t->desc, &t->table, NULL) : unused;
-    OWNED char *scales = json_dumps(adapter, JSON_SORT_KEYS | JSON_ENCODE_ANY);
+    json_t *adapter = t->table.adapted ? adapter_config_to_json(&t->spec->adapter, &t->desc, &t->table, NULL) : NULL;
+    json_auto_t *both = json_pack("[O, o?]", t->desc.source, adapter);
+    OWNED char *config = json_dumps(both, JSON_SORT_KEYS);
     uint64_t weights = 0;
     enum status status = STATUS_OK;
     for (int unit = 0; unit < t->layout.num_trained && status == STATUS_OK; unit++) {
@@ -60,8 +58,7 @@ enum status score_model(struct run *run, uint64_t *model, struct error *err)
     }
     TRY(run_agree(run, status, err));
     TRY(base_hash_join(t->comm, &weights, err));
-    const uint64_t facts[] = {weights, t->base.hash, (uint64_t)t->spec->dtype, XXH3_64bits(config, strlen(config)),
-                              XXH3_64bits(scales, strlen(scales))};
+    const uint64_t facts[] = {weights, t->base.hash, (uint64_t)t->spec->dtype, XXH3_64bits(config, strlen(config))};
     *model = XXH3_64bits(facts, sizeof facts) | 1; /* 0 stands for unknown ones */
     return STATUS_OK;
 }
