@@ -6,15 +6,14 @@ import json
 import struct
 import types
 
+import datasets
 import pytest
 import test_chat
 import tokenizers
+from trl import data_utils
+from trl.trainer import dpo_trainer as dpo, kto_trainer as kto
 from test_chat import CHATML, GEMMA, LLAMA3, PREFILLED, TALK, bare, make_folder, prepare
 
-datasets = pytest.importorskip("datasets")
-dpo = pytest.importorskip("trl.trainer.dpo_trainer")
-kto = pytest.importorskip("trl.trainer.kto_trainer")
-data_utils = pytest.importorskip("trl.data_utils")
 pytestmark = pytest.mark.interop
 
 ASK, SAY, BAD = TALK[0], "Eight legs; über 8.", "Four. 数"
