@@ -10,7 +10,7 @@ enum { OPTIONS_MAX_SET = 256 };
 struct options {
     bool plan;                        /* of `ztrain plan`, not of training */
     const char *config;               /* --config FILE */
-    const char *text;                 /* of ztrain score: a run spec, where there is no config */
+    const char *text;                 /* ztrain score's run spec if it has no config; NULL otherwise */
     const char *deepspeed;            /* --deepspeed FILE, or NULL */
     const char *set[OPTIONS_MAX_SET]; /* --set KEY=VALUE */
     int num_set;

@@ -9,7 +9,8 @@
 enum status plan_dry_run(struct run_spec *spec, int world, const char *world_source, int cores, bool resumes,
                          struct error *err);
 
-/* --speed. price: of one GPU hour ("2.5"), or NULL. STATUS_USAGE: it is no number, or as simulated_machine_find(). */
+/* --speed. price: what a GPU costs an hour ("2.5"), or NULL. STATUS_USAGE: price is not a number, and the errors of
+ * simulated_machine_find(). */
 enum status plan_speed(const struct machine_question *question, const char *price, struct run_spec *spec,
                        struct error *err);
 

@@ -91,7 +91,7 @@ struct engine {
     struct transformer *transformer;
     struct input_upload *upload;         /* NULL unless steps are graphs */
     struct engine_samples *samples;      /* NULL: train.samples has none */
-    struct teacher_file *teacher;        /* owned; of distill.logps; NULL: there is none */
+    struct teacher_file *teacher;        /* owned: the file distill.logps; NULL: no teacher */
     struct preference_steps *preference; /* owned; NULL: the loss is that of tokens */
     enum graph_mode graphs;
     struct memory_plan plan;
@@ -197,7 +197,8 @@ enum status engine_find_reference(const struct engine *engine, struct reference 
 /* Source `number` of those that have references: data.train's, then data.validation; NULL: there are no more. */
 struct token_source *engine_reference_source(struct engine *engine, int number);
 
-/* REFERENCE_FILE: the file of a source, which exists; that of data.validation lies beside it, PREFIX.logps. */
+/* REFERENCE_FILE: the path of a source's file. That of data.validation lies beside the shard as PREFIX.logps. An error:
+ * there is no such file. */
 enum status engine_reference_file(const struct engine *engine, int number, char path[FS_PATH_MAX], struct error *err);
 
 /* Gives a source its numbers from a file of ztrain score. STATUS_DATA: a document of a sample has no finite one. */

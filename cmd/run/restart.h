@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* restart.h: `--local-gpus N --max-restarts K`: the supervisor starts the ranks again after a failure that another
  * start may not have: a rank was killed or lost (6), a device or its driver failed (8). It executes itself anew:
- * ZTRAIN_RESTART says which start it is and which run it resumes; the spec stays the first's (core/kept_files.h). */
+ * ZTRAIN_RESTART holds the number of the start and the run to resume; the spec stays the first start's
+ * (core/kept_files.h). */
 #pragma once
 
 #include "cmd/run/places.h"

@@ -42,8 +42,8 @@ const char *run_resume_of(const struct run_spec *spec, const char *resume, char 
 /* The folder or checkpoint to resume from, once the place is known; NULL: the run begins. */
 const char *run_home_resume(const struct run_home *home, const char *resume);
 
-/* STATUS_USAGE if the folder holds checkpoints and the run does not continue from any of them; STATUS_CHECKPOINT if it,
- * its checkpoints/ or its log/ exists and is no folder, such as a link whose disk is not mounted. */
+/* STATUS_USAGE if the folder holds checkpoints and the run does not continue from any of them; STATUS_CHECKPOINT if the
+ * run folder, checkpoints/ or log/ exists but is not a folder, for example a link to a disk that is not mounted. */
 enum status run_home_check(const struct run_home *home, struct error *err);
 
 /* STATUS_USAGE if this user may not write there, or into the nearest folder above it that exists. Makes nothing. */

@@ -315,7 +315,7 @@ static enum status complete_save(struct run *run, double since, struct error *er
     return STATUS_OK;
 }
 
-/* Seconds for which attempts may go on, not past the job's end. Only a run's last save may use all retry_seconds. */
+/* Seconds left for further attempts, up to the job's end. Only a run's last save may use all of retry_seconds. */
 static double save_patience_left(const struct run *run)
 {
     const struct background_save *b = run->background;

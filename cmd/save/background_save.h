@@ -10,9 +10,9 @@
  * thread takes that memory while the last step before the first checkpoint runs; it is pinned after that step, unless
  * the checkpoint has become the last one. If a rank cannot have it, all save as without a copy from then on. A thread
  * of each rank, the writer, does everything that touches a disk: metrics.jsonl, and each part of a save
- * (checkpoint_save.c, which says what a kill leaves). It never communicates. The votes on stopping carry three more
- * values: the number of ranks whose writer still works, and rank 0's wish to try again or to give up. When no writer
- * works, outcomes are exchanged and the next part is given out. `saving` changes hands under the mutex.
+ * (checkpoint_save.c tells what a kill leaves behind). The writer never communicates. The votes on stopping carry three
+ * more values: the number of ranks whose writer still works, and rank 0's wish to try again or to give up. When no
+ * writer works, outcomes are exchanged and the next part is given out. `saving` changes hands under the mutex.
  *
  * The last checkpoint of a run, and all of one without a copy, go through the same parts while training waits, in the
  * main thread. Between a checkpoint's name and its line in metrics.jsonl a kill leaves the line to the resume.

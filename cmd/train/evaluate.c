@@ -208,7 +208,7 @@ enum status run_evaluate(struct run *run, struct error *err)
 
 /* ---- train.samples ------------------------------------------------------- */
 
-enum { TOKENS_OF_A_VOTE = 16 }; /* the ranks vote on a stop once in so many tokens */
+enum { TOKENS_OF_A_VOTE = 16 }; /* tokens between two votes of the ranks on stopping */
 
 static enum status report_sample(struct run *run, int number, const struct token_list *tokens, struct error *err)
 {

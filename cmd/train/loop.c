@@ -352,7 +352,7 @@ static enum status between_steps(struct run *run, struct due *due, struct error 
     return STATUS_OK;
 }
 
-/* Whether the run stops before its end; then a line in the log says so. */
+/* Whether the run stops before its end. If it does, the log gets a line. */
 static bool loop_reports_stop(struct run *run)
 {
     const struct train_position *position = &run->position;

@@ -373,7 +373,7 @@ static enum status prepare_scoring(struct run *run, struct error *err)
     run->spec->preference = (struct preference_settings){.loss = mismatched ? PREFERENCE_KTO : PREFERENCE_NONE};
     TRY(run_agree(run, spec_resolve_batch(run->spec, boot->world, boot->source, err), err));
     if (options->score_base && !run->spec->adapter.on)
-        return error_set(err, STATUS_USAGE, "--adapter-off, and there is no adapter; hint: leave it out");
+        return error_set(err, STATUS_USAGE, "--adapter-off needs an adapter, and the run has none; hint: leave it out");
     if (run->spec->model.task != TASK_CAUSAL_LM)
         return error_set(err, STATUS_USAGE,
                          "the model has a label instead of a next token; hint: name a language model");
