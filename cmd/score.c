@@ -114,10 +114,7 @@ static enum status score_take_words(const struct score_words *words, struct opti
                          words->mismatched ? "--mismatched" : "--per-document");
     if (words->set.count > OPTIONS_MAX_SET / 2)
         return error_set(err, STATUS_USAGE, "more than %d --set options", OPTIONS_MAX_SET / 2);
-    if (!model_folder_find(words->dir, folder))
-        return error_set(err, STATUS_USAGE,
-                         "there is no folder '%s'; hint: name a Hugging Face folder, a run or a checkpoint",
-                         PRINTABLE(words->dir));
+    if (!model_folder_find(words->dir, folder)) return model_folder_missing(PRINTABLE(words->dir), STATUS_USAGE, err);
     char adapter[FS_PATH_MAX];
     TRY(fs_join(adapter, folder, "adapter_config.json", STATUS_USAGE, err));
     if (fs_exists(adapter)) {
