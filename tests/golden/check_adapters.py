@@ -15,7 +15,6 @@ exported adapter. `gradients`: the same after one step of SGD, which tells the g
 make_adapters.py makes what is compared. Standard library only.
 """
 import argparse
-import concurrent.futures
 import functools
 import hashlib
 import itertools
@@ -23,10 +22,7 @@ import json
 import math
 import os
 import random
-import shutil
 import struct
-import sys
-import tempfile
 import zlib
 
 import check_golden as golden
@@ -249,17 +245,7 @@ def main():
         if unknown:
             parser.error(f"no {what} '{unknown[0]}'; hint: {', '.join(known)}")
     arguments.ztrain = os.path.abspath(arguments.ztrain)
-    top = arguments.keep or tempfile.mkdtemp(prefix="ztrain-adapters-")
-    passed = failed = 0
-    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        runs = runs_of(arguments, arguments.adapter or list(stored()))
-        for good, line in pool.map(functools.partial(golden.outcome, check, arguments, top), runs):
-            passed, failed = passed + good, failed + (not good)
-            print(line, flush=True)
-    if not arguments.keep:
-        shutil.rmtree(top, ignore_errors=True)
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(failed > 0)
+    golden.run_all(check, arguments, runs_of(arguments, arguments.adapter or list(stored())))
 
 
 if __name__ == "__main__":

@@ -299,6 +299,20 @@ def outcome(check_run, arguments, top, one):
     return not wrong, f"{'FAIL' if wrong else 'ok  '} {name}: {figures} {'; '.join(wrong)}".rstrip()
 
 
+def run_all(check, arguments, runs):
+    """Checks each run, --jobs at a time, in --keep or in a folder that goes, and ends the process: 1 if one has failed."""
+    top = arguments.keep or tempfile.mkdtemp(prefix="ztrain-golden-")
+    passed = failed = 0
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        for good, line in pool.map(functools.partial(outcome, check, arguments, top), runs):
+            passed, failed = passed + good, failed + (not good)
+            print(line, flush=True)
+    if not arguments.keep:
+        shutil.rmtree(top, ignore_errors=True)
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(failed > 0)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ztrain", default="build/ztrain")
@@ -334,16 +348,7 @@ def main():
     if not cases:
         sys.exit(f"check_golden.py: no cases in {arguments.cases}; hint: a case is a folder with expected.json")
 
-    top = arguments.keep or tempfile.mkdtemp(prefix="ztrain-golden-")
-    passed = failed = 0
-    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        for good, line in pool.map(functools.partial(outcome, check, arguments, top), runs_of(arguments, cases)):
-            passed, failed = passed + good, failed + (not good)
-            print(line, flush=True)
-    if not arguments.keep:
-        shutil.rmtree(top, ignore_errors=True)
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(failed > 0)
+    run_all(check, arguments, runs_of(arguments, cases))
 
 
 if __name__ == "__main__":

@@ -14,16 +14,12 @@ TRL's are there for are run. NLL is a mean over the tokens of a step (TRL: of a 
 make_preferences.py makes what is compared. Standard library only.
 """
 import argparse
-import concurrent.futures
 import functools
 import itertools
 import json
 import math
 import os
-import shutil
 import struct
-import sys
-import tempfile
 import zlib
 
 import check_adapters as adapters
@@ -292,17 +288,7 @@ def parse():
 def main():
     arguments = parse()
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning threads take the cores from the other runs
-    top = arguments.keep or tempfile.mkdtemp(prefix="ztrain-preferences-")
-    passed = failed = 0
-    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        runs = runs_of(arguments, arguments.case or list(stored()["cases"]))
-        for good, line in pool.map(functools.partial(golden.outcome, check, arguments, top), runs):
-            passed, failed = passed + good, failed + (not good)
-            print(line, flush=True)
-    if not arguments.keep:
-        shutil.rmtree(top, ignore_errors=True)
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(failed > 0)
+    golden.run_all(check, arguments, runs_of(arguments, arguments.case or list(stored()["cases"])))
 
 
 if __name__ == "__main__":
