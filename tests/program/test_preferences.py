@@ -66,6 +66,31 @@ def test_a_separable_set_is_learned(pairs):
     assert "rewards/accuracies" in pairs.ztrain("report", pairs.run_folder()).out
 
 
+def test_a_run_ends_early_by_accuracies(pairs):
+    """Once all pairs are told apart, no evaluation is better: the run ends, and the best checkpoint is that of the first of them."""
+    changes = {**preferring(), "train": {"epochs": 100}}
+    done = pairs.train(changes, sets=["optimizer.params.lr=0.01", "train_batch_size=20", "train.early_stopping.patience=2",
+                                      "train.early_stopping.metric=rewards/accuracies", "checkpoint.metric=rewards/accuracies",
+                                      "checkpoint.keep_best=1"])
+    evaluations = [(row["step"], row["rewards/accuracies"]) for row in lines(pairs) if "eval_loss" in row]
+    best = max(accuracy for _, accuracy in evaluations)
+    first = next(step for step, accuracy in evaluations if accuracy == best)
+    assert numbers(pairs)[-1]["step"] == evaluations[-1][0] == first + 2 < 100, evaluations
+    assert f"best evaluation: after step {first}," in done.out
+    assert f"(step {first})" in pairs.ztrain("export", pairs.run_folder(), "--best", "--out", pairs.at("best")).out
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "kto", "apo_zero"])
+def test_beta_to_zero(start, loss):
+    """Without beta there is nothing to learn: the loss is that of equal answers, and the gradient vanishes with beta."""
+    rows = []
+    for name, beta in ("small", 1e-3), ("smaller", 1e-5):
+        start.train(preferring(loss, pretrained=start.at("hf"), beta=beta), name=name)
+        rows.append(numbers(start, name))
+    assert rows[1][0]["loss"] == pytest.approx({"sigmoid": 0.693147, "kto": 0.5, "apo_zero": 1}[loss], abs=1e-5)
+    assert rows[1][0]["grad_norm"] == pytest.approx(1e-2 * rows[0][0]["grad_norm"], rel=1e-2) and rows[0][0]["grad_norm"] > 0
+
+
 def test_a_file_a_folder_and_the_start_are_the_same_reference(start):
     start.ztrain("score", start.at("hf"), "--data", start.at("train"), "--out", start.at("train.logps"))
     start.ztrain("score", start.at("hf"), "--data", start.at("validation"), "--out", start.at("validation.logps"), "--local-gpus", 2,
